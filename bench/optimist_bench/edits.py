@@ -34,24 +34,33 @@ class EditsSettings(ServiceSettings):
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What came, in how many passes and seconds."""
+
+    text: str
+    token_ids: list[int]
+    num_passes: int
+    accepted: int
+    """Tokens of the prediction."""
+    num_drafted: int
+    """Drafts that were verified, whatever their source."""
+    num_accepted: int
+    """Those that were accepted."""
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One edit answered twice."""
 
-    kind: str
-    exact: bool
-    """The answer with prediction is the expected text."""
-    identical: bool
-    """Both answers have the same tokens."""
-    num_tokens: int
-    num_passes: int
-    """Forward passes that emitted the tokens of the answer with prediction."""
-    accepted: int
-    num_drafted: int
-    """Drafts that were verified for the answer with prediction, whatever their source."""
-    num_accepted: int
-    """Those that were accepted."""
-    plain_seconds: float
-    predicted_seconds: float
+    edit: Edit
+    plain: Answer
+    predicted: Answer
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the answer with prediction is the expected text."""
+        return self.predicted.text == self.edit.after
 
 
 def main(arguments: list[str]) -> int:
@@ -113,38 +122,13 @@ def measure(client: GatewayClient, edits: Sequence[Edit]) -> list[Measurement]:
     _answer(client, model, edits[0], predicted=False)  # warm-up, not measured
     for number, edit in enumerate(edits, 1):
         plain = _answer(client, model, edit, predicted=False)
-        predicted = _answer(client, model, edit, predicted=True)
-        measurements.append(
-            Measurement(
-                kind=edit.kind,
-                exact=predicted.text == edit.after,
-                identical=predicted.token_ids == plain.token_ids,
-                num_tokens=len(predicted.token_ids),
-                num_passes=predicted.num_passes,
-                accepted=predicted.accepted,
-                num_drafted=predicted.num_drafted,
-                num_accepted=predicted.num_accepted,
-                plain_seconds=plain.seconds,
-                predicted_seconds=predicted.seconds,
-            )
-        )
+        measurements.append(Measurement(edit, plain, _answer(client, model, edit, predicted=True)))
         if number % 20 == 0:
             print(f"{number} of {len(edits)} edits", file=sys.stderr)
     return measurements
 
 
-@dataclass(frozen=True)
-class _Answer:
-    text: str
-    token_ids: list[int]
-    num_passes: int
-    accepted: int
-    num_drafted: int
-    num_accepted: int
-    seconds: float
-
-
-def _answer(client: GatewayClient, model: str, edit: Edit, *, predicted: bool) -> _Answer:
+def _answer(client: GatewayClient, model: str, edit: Edit, *, predicted: bool) -> Answer:
     prediction = edit.before if predicted else None
     started = time.perf_counter()
     request = ChatRequest(model, edit.messages(), prediction, include_speculation=True)
@@ -152,7 +136,7 @@ def _answer(client: GatewayClient, model: str, edit: Edit, *, predicted: bool) -
     chunks = list(answer.chunks)
     seconds = time.perf_counter() - started
     details, speculation = answer.usage["completion_tokens_details"], answer.usage["speculation"]
-    return _Answer(
+    return Answer(
         text="".join(chunk.text for chunk in chunks),
         token_ids=[token for chunk in chunks for token in chunk.token_ids],
         num_passes=answer.usage["num_passes"],
@@ -165,36 +149,33 @@ def _answer(client: GatewayClient, model: str, edit: Edit, *, predicted: bool) -
 
 def summarise(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Returns the report: totals over all edits, and exact matches by kind."""
-    kinds = sorted({one.kind for one in measurements})
-    of_kind = {kind: [one for one in measurements if one.kind == kind] for kind in kinds}
-    plain = sum(one.plain_seconds for one in measurements)
-    predicted = sum(one.predicted_seconds for one in measurements)
-    num_tokens = sum(one.num_tokens for one in measurements)
-    rates = [one.num_accepted / one.num_drafted for one in measurements if one.num_drafted]
+    kinds = sorted({one.edit.kind for one in measurements})
+    of_kind = {kind: [one for one in measurements if one.edit.kind == kind] for kind in kinds}
+    predicted = [one.predicted for one in measurements]
+    seconds = sum(one.seconds for one in predicted)
+    plain_seconds = sum(one.plain.seconds for one in measurements)
+    rates = [one.num_accepted / one.num_drafted for one in predicted if one.num_drafted]
     return {
-        "edits": len(measurements),
-        "exact_match": round(_share([one.exact for one in measurements]), 4),
-        "identical_to_plain": all(one.identical for one in measurements),
-        "tokens_per_pass": round(num_tokens / sum(one.num_passes for one in measurements), 3),
+        **_figures(measurements),
+        "identical_to_plain": all(
+            one.predicted.token_ids == one.plain.token_ids for one in measurements
+        ),
         "acceptance_rate_mean": round(sum(rates) / max(len(rates), 1), 4),
         "acceptance_rate_p50": round(median(rates or [0.0]), 4),
-        "plain_seconds": round(plain, 3),
-        "predicted_seconds": round(predicted, 3),
-        "speedup": round(plain / predicted, 3),
-        "output_tokens": num_tokens,
-        "accepted_prediction_tokens": sum(one.accepted for one in measurements),
-        "by_kind": {
-            kind: {
-                "edits": len(ones),
-                "exact_match": round(_share([one.exact for one in ones]), 4),
-                "tokens_per_pass": round(
-                    sum(one.num_tokens for one in ones) / sum(one.num_passes for one in ones), 3
-                ),
-            }
-            for kind, ones in of_kind.items()
-        },
+        "plain_seconds": round(plain_seconds, 3),
+        "predicted_seconds": round(seconds, 3),
+        "speedup": round(plain_seconds / seconds, 3),
+        "output_tokens": sum(len(one.token_ids) for one in predicted),
+        "accepted_prediction_tokens": sum(one.accepted for one in predicted),
+        "by_kind": {kind: _figures(ones) for kind, ones in of_kind.items()},
     }
 
 
-def _share(flags: Sequence[bool]) -> float:
-    return sum(flags) / len(flags)
+def _figures(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    num_tokens = sum(len(one.predicted.token_ids) for one in measurements)
+    num_passes = sum(one.predicted.num_passes for one in measurements)
+    return {
+        "edits": len(measurements),
+        "exact_match": round(sum(one.is_exact for one in measurements) / len(measurements), 4),
+        "tokens_per_pass": round(num_tokens / num_passes, 3),
+    }

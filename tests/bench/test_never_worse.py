@@ -22,7 +22,8 @@ GRID = ("never-worse", "--model=", "--processes", "1", "--curves", "cpu")
 @pytest.fixture(autouse=True)
 def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets a phase have fewer requests; what computes the grid is forked."""
-    monkeypatch.setattr(grid, "_WARM_REQUESTS", 4)
+    for name in ("_COLD_REQUESTS", "_WARM_REQUESTS"):
+        monkeypatch.setattr(grid, name, 2)
 
 
 def find_ratios(report: Any, **coordinates: object) -> list[float]:
@@ -59,11 +60,8 @@ def test_a_disturbed_run_brings_all_texts(report_of: ReportOf) -> None:
 
 def test_the_grid_has_every_load_once() -> None:
     settings = NeverWorseSettings()
-    cells = list(
-        find_cells(
-            settings.workloads, list(map(int, settings.rows)), settings.curves, settings.scenarios
-        )
-    )
+    rows = list(map(int, settings.rows))
+    cells = list(find_cells(settings.workloads, rows, settings.curves, settings.scenarios))
     assert len(cells) == len(set(cells)) == 6 * 4 * (1 + 2 * 5) + 6 * 4 * 4
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from optimist_bench.overhead import command
 from optimist_bench.overhead.command import PACED_MS, find_latencies
 from optimist_bench.overhead.load import Arrivals
 from tests.bench.conftest import ReportOf
@@ -38,18 +39,15 @@ def test_pieces_arrive_with_the_last_byte_of_their_chunk() -> None:
     assert arrivals.read_texts() == [(100, "a"), (100, "b"), (300, "cd"), (300, "e")]
 
 
-@pytest.mark.parametrize(
-    "reads",
-    [
+def test_an_answer_that_is_not_complete_is_an_error() -> None:
+    for reads in (
         (b"HTTP/1.1 429 Too Many\r\n\r\n",),
         (b"HTTP/1.1 200 OK\r\n\r\n", END),
         (HEAD, chunk("a")),
         (HEAD, chunk("a"), b"0\r\n\r\n"),
-    ],
-)
-def test_an_answer_that_is_not_complete_is_an_error(reads: tuple[bytes, ...]) -> None:
-    with pytest.raises(RuntimeError, match="answer"):
-        arrive(*reads).read_texts()
+    ):
+        with pytest.raises(RuntimeError, match="answer"):
+            arrive(*reads).read_texts()
 
 
 def test_the_latency_of_a_token_ends_when_all_of_its_text_is_there() -> None:
@@ -75,15 +73,24 @@ def check_run(run: dict[str, Any]) -> None:
     assert 0 <= run["stolen_share"] < 1
 
 
-def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(report_of: ReportOf) -> None:
-    report = report_of(*SMALL, "--predictions", "--follow", "predictions")
-    peak, paced = report["peak"], report["paced"]
-    for run in (peak, paced):
-        check_run(run)
-        assert run["tokens_per_pass"] > 1
-        assert run["following"] == {"woken": 0, "rested": 0}
-    assert (peak["pass_ms"], paced["pass_ms"]) == (0, PACED_MS)
-    for name in ("tokens_per_second", "cpu_us_per_token"):
-        assert report[name] == peak[name]
-    assert report["added_latency_ms"] == paced["added_latency_ms"]
-    assert report["all_right"]
+def test_a_run_counts_what_each_service_takes(report_of: ReportOf) -> None:
+    words = ("--predictions", "--follow", "predictions", "--pass-ms", "1")
+    run = report_of(*SMALL, *words)
+    check_run(run)
+    assert run["pass_ms"] == 1
+    assert run["tokens_per_pass"] > 1
+    assert run["following"] == {"woken": 0, "rested": 0}
+
+
+def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(_: object, pass_ms: float) -> dict[str, Any]:
+        names = ("tokens_per_second", "cpu_us_per_token", "added_latency_ms")
+        return dict.fromkeys(names, pass_ms) | {"all_right": pass_ms == 0}
+
+    monkeypatch.setattr(command, "_measure", measured)
+    report = command.measure(command.OverheadSettings())
+    assert (report["tokens_per_second"], report["cpu_us_per_token"]) == (0, 0)
+    assert report["added_latency_ms"] == PACED_MS
+    assert not report["all_right"]

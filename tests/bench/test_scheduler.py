@@ -5,15 +5,15 @@ import pytest
 from optimist_bench.__main__ import main
 from optimist_bench.overlap.command import summarise
 from optimist_bench.overlap.run import Configuration, Figures
-from optimist_bench.scheduler.command import SchedulerBenchSettings, measure
 from tests.bench.conftest import ReportOf
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_the_load_is_what_was_asked_for(depth: int) -> None:
-    settings = SchedulerBenchSettings(requests=8, draft_tokens=3, depth=depth, steps=400)
-    report = measure(settings)
-    assert (report["requests"], report["depth"], report["steps"]) == (8, depth, 400)
+def test_the_load_is_what_was_asked_for(
+    report_of: ReportOf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("scheduler", "--requests", "8", "--draft-tokens", "3", "--depth", "3")
+    report = report_of(*words, "--steps", "400")
+    assert (report["requests"], report["depth"], report["steps"]) == (8, 3, 400)
     assert 7 < report["rows_per_step"] <= 8
     assert 2.5 < report["drafts_per_row"] <= 3
     assert 1 + 0.8 * 3 / 2 < report["tokens_per_row"] < 1 + 1.2 * 3 / 2
@@ -28,26 +28,12 @@ def test_the_load_is_what_was_asked_for(depth: int) -> None:
         assert 0 < times["min"] <= times["p50"] <= times["p99"]
         assert times["mean"] > 0
     assert set(report["by_phase"]) == {"prepare", "schedule", "settle"}
-
-
-def test_one_request_at_a_time_leaves_steps_with_nothing_to_settle() -> None:
-    report = measure(SchedulerBenchSettings(requests=1, draft_tokens=3, steps=400))
-    assert report["by_phase"]["settle"]["min"] == 0
-    assert report["us_per_request_step"]["min"] > 0
-
-
-def test_without_drafts_a_row_is_a_token() -> None:
-    report = measure(SchedulerBenchSettings(requests=2, draft_tokens=0, steps=50))
-    assert report["drafts_per_row"] == 0
-    assert report["tokens_per_row"] == 1
-
-
-def test_prints_a_table_or_json_alone(
-    report_of: ReportOf, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = ("scheduler", "--requests", "2", "--steps", "10")
-    assert report_of(*small)["requests"] == 2
-    assert main([*small]) == 0
+    # Without drafts a row is a token; one request at a time leaves steps with nothing to settle.
+    alone = report_of("scheduler", "--requests", "1", "--draft-tokens", "0", "--steps", "400")
+    assert (alone["drafts_per_row"], alone["tokens_per_row"]) == (0, 1)
+    assert alone["by_phase"]["settle"]["min"] == 0
+    assert alone["us_per_request_step"]["min"] > 0
+    assert main(["scheduler", "--requests", "2", "--steps", "10"]) == 0
     assert "per request and step" in capsys.readouterr().out.splitlines()[1]
 
 

@@ -43,12 +43,24 @@ ENGINE_STACKS = {
     )
     for name, stack in STACKS.items()
 }
-STACKS_OF = dict.fromkeys(OVERLAYS, STACKS) | {
-    ENGINES: ENGINE_STACKS,
-    VLLM: {"alone": ()},
+# What is common to overlays is tried with one of them.
+_TRIED = {
+    **dict.fromkeys(("base", ENGINES), ("alone", "keda", "hpa")),
+    "overlays/cpu": ("keda",),
+    "overlays/gpu": ("hpa",),
+    "overlays/tensor-parallel": ("keda", "hpa"),
+    VLLM: ("alone",),
 }
-"""Every overlay with what it goes with."""
-PROTECTED = [(overlay, stacks["keda"]) for overlay, stacks in STACKS_OF.items() if "keda" in stacks]
+COMBINATIONS = {
+    f"{overlay.removeprefix('overlays/')}-{name}": (
+        overlay,
+        (ENGINE_STACKS if overlay == ENGINES else STACKS)[name],
+    )
+    for overlay, names in _TRIED.items()
+    for name in names
+}
+"""Every overlay, and every component on one that it changes."""
+PROTECTED = [one for name, one in COMBINATIONS.items() if name.endswith("-keda")]
 COMPONENTS = sorted({one for stack in (*STACKS.values(), *ENGINE_STACKS.values()) for one in stack})
 
 
@@ -193,15 +205,3 @@ def render(
     assert result.returncode == 0, result.stderr
     assert "deprecated" not in result.stderr
     return Installation(tuple(yaml.load_all(result.stdout, Loader=yaml.CSafeLoader)))
-
-
-def combinations() -> list[tuple[str, tuple[str, ...]]]:
-    """Every overlay with every stack that it goes with."""
-    return [(overlay, stack) for overlay, stacks in STACKS_OF.items() for stack in stacks.values()]
-
-
-def name_of(combination: tuple[str, tuple[str, ...]]) -> str:
-    """Names a combination for the list of tests."""
-    overlay, components = combination
-    (stack,) = (name for name, stack in STACKS_OF[overlay].items() if stack == components)
-    return f"{overlay.removeprefix('overlays/')}-{stack}"

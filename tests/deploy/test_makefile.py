@@ -27,30 +27,24 @@ def test_help_is_the_default_and_names_every_target() -> None:
     assert sorted(listed) == sorted(phony.split())
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("*version_info*) exit 1;; *) echo Python 3.9.2;;", "Python 3.9.2 is too"),
-        ("*ensurepip*) exit 1;;", "cannot make virtual environments"),
-    ],
-    ids=["too old", "without venv"],
-)
-def test_an_unfit_or_missing_python_is_refused_in_one_line(
-    tmp_path: Path, body: str, message: str
-) -> None:
+def test_an_unfit_or_missing_python_is_refused_in_one_line(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, tmp_path)
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ncase "$*" in {body} esac\n')
-    python.chmod(0o755)
-    result = make("setup", f"PYTHON={python}", directory=tmp_path)
-    explained, status = result.stderr.splitlines()
-    assert result.returncode != 0
-    assert message in explained
-    assert status.startswith("make: ***")
-    assert not (tmp_path / ".venv").exists()
+    for body, message in (
+        ("*version_info*) exit 1;; *) echo Python 3.9.2;;", "Python 3.9.2 is too"),
+        ("*ensurepip*) exit 1;;", "cannot make virtual environments"),
+    ):
+        python.write_text(f'#!/bin/sh\ncase "$*" in {body} esac\n')
+        python.chmod(0o755)
+        result = make("setup", f"PYTHON={python}", directory=tmp_path)
+        explained, status = result.stderr.splitlines()
+        assert result.returncode != 0
+        assert message in explained
+        assert status.startswith("make: ***")
     result = make("setup", "PYTHON=no-such-python", directory=tmp_path)
     assert result.stderr.startswith("no-such-python is missing: install Python 3.11 or newer\n")
+    assert not (tmp_path / ".venv").exists()
 
 
 @pytest.fixture
@@ -77,9 +71,7 @@ def test_up_without_a_network_says_so_in_a_line_and_serves_the_bundled_model(
     assert line.startswith("SmolLM2 cannot be downloaded; models/tiny-edit is served")
     assert line.endswith("ERROR: no index")
     assert make("smollm2", directory=checkout).returncode != 0
-
-
-def test_up_serves_what_is_there_or_named(checkout: Path) -> None:
+    # What is there or named is served.
     assert make("up", "MODEL=mine", directory=checkout).stdout == "serve mine\n"
     (checkout / "models" / "smollm2").mkdir(parents=True)
     assert make("up", directory=checkout).stdout == "serve models/smollm2\n"

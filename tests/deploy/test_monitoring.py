@@ -42,7 +42,7 @@ def panels(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
-def test_a_dashboard_names_metrics_and_labels_that_exist(path: Path) -> None:
+def test_a_dashboard_names_what_exists_and_asks_for_what_it_is_filtered_by(path: Path) -> None:
     targets = [target for panel in panels(path) for target in panel.get("targets", [])]
     assert len(targets) > 20
     for target in targets:
@@ -50,10 +50,6 @@ def test_a_dashboard_names_metrics_and_labels_that_exist(path: Path) -> None:
         for name, matchers in _SELECTOR.findall(target["expr"]):
             filters = {"namespace", "instance"} | (LABELS.get(name, set()) & {"model"})
             assert filters <= set(re.findall(r'(\w+)=~"\$\1"', matchers)), target["expr"]
-
-
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
-def test_a_dashboard_asks_for_what_it_is_filtered_by(path: Path) -> None:
     source, *variables = json.loads(path.read_text())["templating"]["list"]
     assert source["type"] == "datasource"
     assert [one["name"] for one in variables] == ["namespace", "model", "instance"]
@@ -105,11 +101,8 @@ def test_every_service_is_scraped_where_it_serves_its_metrics() -> None:
     assert content["rule_files"] == ["alerts.yml"]
 
 
-def test_prometheus_understands_its_files() -> None:
+def test_prometheus_understands_its_files_and_every_panel(tmp_path: Path) -> None:
     run(promtool(), "check", "config", PROMETHEUS / "prometheus.yml")
-
-
-def test_prometheus_understands_every_panel(tmp_path: Path) -> None:
     expressions = [
         re.sub(
             r"\$(namespace|model|instance)", ".*", target["expr"].replace("$__rate_interval", "1m")
@@ -140,18 +133,14 @@ def hpa() -> Installation:
     return render("base", STACKS["hpa"])
 
 
-def test_the_dashboards_are_those_of_compose(keda: Installation) -> None:
-    found = keda.kind("ConfigMap")["optimist-dashboards"]
-    paths = (REPOSITORY / "deploy" / "grafana" / "dashboards").glob("*.json")
-    assert {name: json.loads(text) for name, text in found["data"].items()} == {
-        path.name: json.loads(path.read_text()) for path in paths
-    }
-    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
-
-
 def test_each_service_is_scraped_by_the_name_that_alerts_and_dashboards_know(
     keda: Installation,
 ) -> None:
+    found = keda.kind("ConfigMap")["optimist-dashboards"]
+    assert {name: json.loads(text) for name, text in found["data"].items()} == {
+        path.name: json.loads(path.read_text()) for path in DASHBOARDS
+    }
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
     jobs = {}
     for monitor in keda.kind("ServiceMonitor", "PodMonitor").values():
         selector = monitor["spec"]["selector"]

@@ -1,9 +1,6 @@
 """The runbook has a section for each alert, and names only what there is."""
 
 import re
-from typing import Any
-
-import pytest
 
 from tests.deploy.manifest import REPOSITORY, SERVICES, alerts, known_metrics, settings_class
 
@@ -24,34 +21,13 @@ _OTHERS = {
 }
 
 
-def anchors() -> set[str]:
-    """Returns the anchors of the headings, as they are made from their texts."""
-    headings = re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
-def test_each_alert_leads_to_its_section(rule: dict[str, Any]) -> None:
-    path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-    assert (REPOSITORY / path).samefile(RUNBOOK)
-    assert anchor == rule["alert"].lower()
-    assert f"\n### {rule['alert']}\n" in TEXT
-
-
-def test_there_is_no_section_of_an_alert_that_is_gone() -> None:
+def test_each_alert_leads_to_its_section_and_there_is_no_other() -> None:
+    for rule in alerts():
+        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert (REPOSITORY / path).samefile(RUNBOOK)
+        assert anchor == rule["alert"].lower()
     part = TEXT[TEXT.index("\n## Alerts\n") : TEXT.index("\n## Symptoms\n")]
     assert re.findall(r"^### (.*)$", part, re.MULTILINE) == [rule["alert"] for rule in alerts()]
-
-
-def test_links_lead_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)]+)\)", TEXT)
-    assert targets
-    for target in targets:
-        path, _, anchor = target.partition("#")
-        if path:
-            assert (RUNBOOK.parent / path).exists(), target
-        else:
-            assert anchor in anchors(), target
 
 
 def test_every_metric_exists() -> None:

@@ -9,10 +9,6 @@ with records  The same, and the files that these import and that have nothing wh
               named tuples, constants, interfaces.
 documents     Markdown files: pages of docs/ with the README, decision records, all others.
 full folder   More than 15 Python files, not counting __init__.py.
-upward        An import from `core` to other folders of the package, or against that order of its
-              folders which has the fewest such imports. A package's own files are a folder too, and
-              __main__.py stands above all.
-circle        Folders of a package that all import each other, some of them through others.
 make test     How long the last complete `make test` in this checkout took, lint too; its commit.
 
 Before and after: `make -s house ARGS=--json > before.json`, then `make house ARGS="--before
@@ -27,13 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from optimist_bench.harness.command import format_table
-from tests.house.measures import (
-    circles,
-    folder_imports,
-    full_folders,
-    measure_sizes,
-    upward_imports,
-)
+from tests.house.measures import full_folders, measure_sizes
 from tests.house.request import imported_records, trace_request
 from tests.stack import REPOSITORY
 
@@ -69,7 +59,6 @@ def measure(with_request: bool) -> House:
             for path, count in full_folders(folder).items()
         },
         "documents": {name: _measure_text(patterns) for name, patterns in DOCUMENTS.items()},
-        "packages": {package.name: _arrows(package.name) for package in packages},
         "make_test": LAST_TEST.read_text().strip() if LAST_TEST.exists() else "not recorded",
     }
     if with_request:
@@ -94,14 +83,6 @@ def _measure_text(patterns: tuple[str, ...]) -> dict[str, int]:
     return {"files": len(texts), "words": words, "longest_line": max(map(len, lines))}
 
 
-def _arrows(package: str) -> dict[str, list[str]]:
-    imports = folder_imports(package)
-    return {
-        "upward": [f"{source} -> {target}" for source, target in upward_imports(imports)],
-        "circles": [" <-> ".join(circle) for circle in circles(imports)],
-    }
-
-
 def _name(path: Path) -> str:
     return str(path.relative_to(REPOSITORY))
 
@@ -113,32 +94,13 @@ def _count(paths: set[Path], folder: Path) -> int:
 def render(house: House, before: House) -> str:
     """Returns tables for people; what differs from before is OLD > NEW."""
     both = _compare(_tabular(before), _tabular(house))
-    lines = [
-        f"{kind}, {package}: {found}"
-        for package, arrows in house["packages"].items()
-        for kind in arrows
-        for found in arrows[kind]
-    ]
-    return "\n\n".join(
-        [
-            *(
-                _table(both[title], title)
-                for title in ("groups", "full_folders", "documents", "packages")
-            ),
-            *(["\n".join(lines)] if lines else []),
-            f"make test: {both['make_test']}",
-        ]
-    )
+    tables = [_table(both[title], title) for title in ("groups", "full_folders", "documents")]
+    return "\n\n".join([*tables, f"make test: {both['make_test']}"])
 
 
 def _tabular(house: House) -> House:
-    """Returns the figures with numbers instead of lists of imports."""
     return house | {
-        "full_folders": {name: {"files": n} for name, n in house["full_folders"].items()},
-        "packages": {
-            package: {kind: len(found) for kind, found in arrows.items()}
-            for package, arrows in house["packages"].items()
-        },
+        "full_folders": {name: {"files": n} for name, n in house["full_folders"].items()}
     }
 
 

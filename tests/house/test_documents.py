@@ -33,15 +33,11 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_no_line_is_long(name: str) -> None:
-    for number, line in enumerate((REPOSITORY / name).read_text().splitlines(), 1):
+def test_no_line_is_long_and_links_lead_somewhere(name: str) -> None:
+    page = REPOSITORY / name
+    for number, line in enumerate(page.read_text().splitlines(), 1):
         most = LONGEST_ROW if line.startswith("|") else LONGEST_LINE
         assert len(line) <= most, f"{name}:{number}"
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_lead_somewhere(name: str) -> None:
-    page = REPOSITORY / name
     for target in _LINK.findall(prose(page)):
         path, _, anchor = target.partition("#")
         if re.match(r"\w+:", target):

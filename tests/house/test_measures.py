@@ -4,13 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.measures import (
-    circles,
-    folder_imports,
-    full_folders,
-    measure_sizes,
-    upward_imports,
-)
+from tests.house.measures import full_folders, measure_sizes
 from tests.house.request import imported_records
 
 FILES = {
@@ -54,20 +48,6 @@ def test_a_folder_is_full_at_sixteen_files_besides_its_init(package: Path) -> No
     assert full_folders(package) == {}
     (package / "api" / "last.py").touch()
     assert full_folders(package) == {package / "api": 16}
-
-
-def test_upward_are_imports_out_of_the_core_and_the_fewest_that_make_circles(
-    package: Path,
-) -> None:
-    imports = folder_imports(package.name)
-    assert upward_imports(imports) == [
-        ("made_up.core.rule", "made_up.settings"),
-        ("made_up.text.words", "made_up.api.body"),
-    ]
-    assert circles(imports) == [
-        ["made_up", "made_up.core"],
-        ["made_up.api", "made_up.text"],
-    ]
 
 
 def test_what_imports_a_record_needs_it_too(package: Path) -> None:

@@ -1,3 +1,5 @@
+"""A browser and a fake server for the page."""
+
 import os
 import shutil
 from collections.abc import Iterator

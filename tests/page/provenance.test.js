@@ -1,3 +1,4 @@
+// Where each part of an answer stands in its prediction and in its prompt.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -27,182 +28,128 @@ function read(text, start, message = 0) {
   return { source: "ngram", text, num_tokens: 2, prompt };
 }
 
-function promptStates(follower) {
-  return promptParts(follower).map(({ start, end, state }) => [
-    follower.promptPoints.slice(start, end).join(""),
-    state,
-  ]);
-}
-
-function follow(prediction, ...chunks) {
-  const follower = new Follower({ prediction });
+function follow(texts, ...chunks) {
+  const follower = new Follower(texts);
   for (const provenance of chunks) follower.push({ provenance });
   return follower;
 }
 
 function states(follower) {
-  return predictionParts(follower).map(({ start, end, state }) => [
-    follower.points.slice(start, end).join(""),
-    state,
-  ]);
+  return predictionParts(follower).map(({ start, end, state }) => [follower.points.slice(start, end).join(""), state]);
 }
 
-test("what is taken is used, what the model says as predicted is the same, the rest lies ahead", () => {
-  const follower = follow(PREDICTION, [said("def")], [predicted(" f(", 3), said("width")]);
-  assert.deepEqual(states(follower), [
-    ["def", "same"],
-    [" f(", "used"],
-    ["width", "same"],
-    ["):\n    return width\n", "ahead"],
-  ]);
-  assert.deepEqual(follower.anchors, []);
-  assert.equal(follower.cursor, 11);
-  assert.equal(follower.text, "def f(width");
-});
+function promptStates(follower) {
+  return promptParts(follower).map(({ start, end, state }) => [follower.promptPoints.slice(start, end).join(""), state]);
+}
 
-test("after a difference the place is found again, and what was left out is skipped", () => {
-  const follower = follow(PREDICTION, [predicted("def f(", 0), said("size")], [predicted("):\n    return ", 11)]);
-  assert.deepEqual(states(follower), [
-    ["def f(", "used"],
-    ["width", "skipped"],
-    ["):\n    return ", "used"],
-    ["width\n", "ahead"],
-  ]);
-  assert.deepEqual(follower.anchors, [{ at: 11, left: 6, pass: 2 }]);
-});
+// What was pushed, and the states of the first parts of the prediction.
+const FOLLOWED = {
+  "what is taken is used, what the model says as predicted is the same, the rest lies ahead": [
+    PREDICTION,
+    [[said("def")], [predicted(" f(", 3), said("width")]],
+    [["def", "same"], [" f(", "used"], ["width", "same"], ["):\n    return width\n", "ahead"]],
+  ],
+  "after a difference the place is found again, and what was left out is skipped": [
+    PREDICTION,
+    [[predicted("def f(", 0), said("size")], [predicted("):\n    return ", 11)]],
+    [["def f(", "used"], ["width", "skipped"], ["):\n    return ", "used"], ["width\n", "ahead"]],
+  ],
+  "tokens that the model said while the place was lost belong to it when they stand before it": [
+    PREDICTION,
+    [[predicted("def f(", 0), said("size")], [said("):")], [predicted("\n", 13)]],
+    [["def f(", "used"], ["width", "skipped"], ["):", "same"], ["\n", "used"]],
+  ],
+  "the end of another word is not taken for the end of the predicted one": [
+    PREDICTION,
+    [[predicted("def f(", 0), said("breadth")], [predicted("):", 11)]],
+    [["def f(", "used"], ["width", "skipped"]],
+  ],
+  "drafts of other sources are followed where they agree with the prediction": [
+    PREDICTION,
+    [[{ source: "ngram", text: "def", num_tokens: 1 }, said(" f(")]],
+    [["def f(", "same"]],
+  ],
+  "places count characters beyond the basic plane once": [
+    "😀ab",
+    [[predicted("😀", 0)], [said("a")]],
+    [["😀", "used"], ["a", "same"], ["b", "ahead"]],
+  ],
+  "a prediction is read with LF for CR LF and CR, as the server does": [
+    "a\r\nb\rc",
+    [[predicted("a\nb\nc", 0)]],
+    [["a\nb\nc", "used"]],
+  ],
+};
 
-test("tokens that the model said while the place was lost belong to it when they stand before it", () => {
-  const follower = follow(PREDICTION, [predicted("def f(", 0), said("size")], [said("):")], [predicted("\n", 13)]);
-  assert.deepEqual(states(follower).slice(1, 4), [
-    ["width", "skipped"],
-    ["):", "same"],
-    ["\n", "used"],
-  ]);
-});
+for (const [name, [prediction, chunks, expected]] of Object.entries(FOLLOWED)) {
+  test(name, () => assert.deepEqual(states(follow({ prediction }, ...chunks)).slice(0, expected.length), expected));
+}
 
-test("the end of another word is not taken for the end of the predicted one", () => {
-  const follower = follow(PREDICTION, [predicted("def f(", 0), said("breadth")], [predicted("):", 11)]);
-  assert.deepEqual(states(follower)[1], ["width", "skipped"]);
-});
-
-test("an insertion skips nothing and is a place found again", () => {
-  const follower = follow("ab\ncd\n", [predicted("ab\n", 0), said("new\n")], [predicted("cd\n", 3)]);
-  assert.deepEqual(countStates(predictionParts(follower)), { used: 6, same: 0, skipped: 0, ahead: 0 });
-  assert.deepEqual(follower.anchors, [{ at: 3, left: 3, pass: 2 }]);
-});
-
-test("a place further up can be found too", () => {
-  const follower = follow("ab\ncd\n", [predicted("cd\n", 3)], [predicted("ab\n", 0)]);
-  assert.equal(follower.cursor, 3);
-  assert.deepEqual(follower.anchors.map(({ at, left }) => [at, left]), [[3, 0], [0, 6]]);
-  assert.equal(countStates(predictionParts(follower)).used, 6);
-});
-
-test("drafts of other sources are accepted, and followed where they agree with the prediction", () => {
-  const draft = { source: "ngram", text: "def", num_tokens: 1 };
-  const follower = follow(PREDICTION, [draft, said(" f(")]);
-  assert.deepEqual(states(follower)[0], ["def f(", "same"]);
-  assert.deepEqual(follower.passes, [{ numTokens: 2, numAccepted: 1, source: "ngram", from: 0, to: 6, text: "def f(" }]);
-});
-
-test("places count characters beyond the basic plane once", () => {
-  const follower = follow("😀ab", [predicted("😀", 0)], [said("a")]);
-  assert.equal(follower.cursor, 2);
-  assert.deepEqual(states(follower), [["😀", "used"], ["a", "same"], ["b", "ahead"]]);
-});
-
-test("a prediction is read with LF for CR LF and CR, as the server does", () => {
-  const follower = follow("a\r\nb\rc", [predicted("a\nb\nc", 0)]);
-  assert.deepEqual(states(follower), [["a\nb\nc", "used"]]);
+test("a place is found again behind an insertion and further up", () => {
+  const prediction = "ab\ncd\n";
+  const inserted = follow({ prediction }, [predicted("ab\n", 0), said("new\n")], [predicted("cd\n", 3)]);
+  assert.deepEqual(countStates(predictionParts(inserted)), { used: 6, same: 0, skipped: 0, ahead: 0 });
+  assert.deepEqual(inserted.anchors, [{ at: 3, left: 3, pass: 2 }]);
+  const moved = follow({ prediction }, [predicted("cd\n", 3)], [predicted("ab\n", 0)]);
+  assert.equal(moved.cursor, 3);
+  assert.deepEqual(moved.anchors.map(({ at, left }) => [at, left]), [[3, 0], [0, 6]]);
 });
 
 test("text that was held back adds no pass and no place", () => {
   const first = { ...predicted("", 0), prediction: { index: 0, start: 0, end: 3 } };
   const later = { source: "prediction", text: "def", num_tokens: 0 };
-  const follower = follow(PREDICTION, [first], [later, said(" f(")]);
-  assert.equal(follower.passes.length, 2);
-  assert.deepEqual(follower.anchors, []);
+  const follower = follow({ prediction: PREDICTION }, [first], [later, said(" f(")]);
+  assert.deepEqual([follower.passes.length, follower.anchors, follower.numTokens], [2, [], 3]);
   assert.deepEqual(follower.ranges[0], { start: 0, end: 3, state: "used", from: 0, to: 3, pass: 1 });
-  assert.equal(follower.numTokens, 3);
-});
-
-test("text that comes without tokens belongs to the pass before it", () => {
-  const later = { source: "target", text: "f(", num_tokens: 0 };
-  const follower = follow(PREDICTION, [said("def")], [said(" ")], [later]);
-  assert.deepEqual(follower.passes.map(({ from, to, text }) => [from, to, text]), [[0, 3, "def"], [3, 6, " f("]]);
+  const end = { source: "target", text: "f(", num_tokens: 0 };
+  const { passes } = follow({ prediction: PREDICTION }, [said("def")], [said(" ")], [end]);
+  assert.deepEqual(passes.map(({ from, to, text }) => [from, to, text]), [[0, 3, "def"], [3, 6, " f("]]);
 });
 
 test("predicted text whose place is unknown counts as accepted all the same", () => {
-  const follower = follow(PREDICTION, [{ source: "prediction", text: "size", num_tokens: 1 }]);
+  const follower = follow({ prediction: PREDICTION }, [{ source: "prediction", text: "size", num_tokens: 1 }]);
   assert.equal(follower.numAccepted, 1);
   assert.equal(countStates(predictionParts(follower)).used, 0);
 });
 
-test("a chunk without tokens is no pass", () => {
-  const follower = new Follower({ prediction: PREDICTION });
-  follower.push({ delta: { role: "assistant", content: "" } });
-  assert.deepEqual(follower.passes, []);
-});
-
-test("an answer can be followed up to a pass", () => {
+test("an answer can be followed up to a pass; a chunk without tokens is none", () => {
   const choices = [{ delta: { content: "" } }, { provenance: [said("def")] }, { provenance: [predicted(" f(", 3)] }];
   const run = { texts: { prediction: PREDICTION }, choices };
-  assert.equal(followPasses(run, 0).text, "");
-  assert.equal(followPasses(run, 1).text, "def");
-  assert.equal(followPasses(run, 2).text, "def f(");
+  assert.deepEqual([0, 1, 2].map((number) => followPasses(run, number).text), ["", "def", "def f("]);
 });
 
-test("what was read from the prompt is repeated there", () => {
-  const follower = new Follower({ prompt: "Fix 😀: def f(a)" });
+test("what was read from the prompt is repeated there, and followed in the prediction", () => {
+  const follower = new Follower({ prompt: "Fix 😀: def f(a)", prediction: "😀: f(" });
   assert.equal(promptCursor(follower), -1);
   follower.push({ provenance: [read("😀: ", 4), read("f(", 11), said("b")] });
   assert.deepEqual(promptStates(follower), [
-    ["Fix ", "other"],
-    ["😀: ", "repeated"],
-    ["def ", "other"],
-    ["f(", "repeated"],
-    ["a)", "other"],
+    ["Fix ", "other"], ["😀: ", "repeated"], ["def ", "other"], ["f(", "repeated"], ["a)", "other"],
   ]);
+  assert.deepEqual(states(follower), [["😀: f(", "same"]]);
   assert.equal(promptCursor(follower), 13);
-  assert.deepEqual(joinSegments(follower.segments).map(({ source, text }) => [source, text]), [
-    ["prompt", "😀: "],
-    ["prompt", "f("],
-    ["target", "b"],
-  ]);
+  const joined = joinSegments(follower.segments).map(({ source, text }) => [source, text]);
+  assert.deepEqual(joined, [["prompt", "😀: "], ["prompt", "f("], ["target", "b"]]);
   assert.deepEqual(follower.passes.map(({ source, numAccepted }) => [source, numAccepted]), [["prompt", 4]]);
 });
 
-test("what the prompt repeats of the prediction is followed there too", () => {
-  const follower = new Follower({ prediction: PREDICTION, prompt: PREDICTION });
-  follower.push({ provenance: [read("def f(", 0), said("size")] });
-  assert.deepEqual(states(follower)[0], ["def f(", "same"]);
-  assert.deepEqual(promptStates(follower)[0], ["def f(", "repeated"]);
-});
-
 test("text from the prompt that was held back comes later under the same place", () => {
-  const follower = new Follower({ prompt: "def f(a)" });
-  follower.push({ provenance: [{ ...read("def", 0), text: "" }] });
-  follower.push({ provenance: [{ source: "ngram", text: "def", num_tokens: 0 }, said(" ")] });
+  const follower = follow(
+    { prompt: "def f(a)" },
+    [{ ...read("def", 0), text: "" }],
+    [{ source: "ngram", text: "def", num_tokens: 0 }, said(" ")],
+  );
   assert.deepEqual(follower.promptRanges, [{ start: 0, end: 3, state: "repeated", from: 0, to: 3, pass: 1 }]);
-  assert.deepEqual(follower.segments.at(-2).source, "prompt");
+  assert.equal(follower.segments.at(-2).source, "prompt");
   follower.push({ provenance: [{ source: "ngram", text: "x", num_tokens: 1 }] });
   follower.push({ provenance: [{ source: "ngram", text: "y", num_tokens: 0 }] });
-  assert.deepEqual(follower.segments.at(-1).source, "ngram");
+  assert.equal(follower.segments.at(-1).source, "ngram");
 });
 
 test("what the chat template adds stands nowhere in the prompt that is shown", () => {
-  const follower = new Follower({ prompt: "def" });
   const segment = { source: "ngram", text: "user", num_tokens: 1, prompt: { token_start: 1, token_end: 2 } };
-  follower.push({ provenance: [segment] });
+  const follower = follow({ prompt: "def" }, [segment]);
   assert.equal(follower.segments[0].source, "prompt");
   assert.deepEqual(promptStates(follower), [["def", "other"]]);
-});
-
-test("neighbours of one source, place and pass are shown as one", () => {
-  const follower = follow(PREDICTION, [predicted("de", 0), predicted("f", 2), said("x")]);
-  const joined = joinSegments(follower.segments);
-  assert.deepEqual(joined.map(({ text, source }) => [text, source]), [["def", "prediction"], ["x", "target"]]);
-  assert.deepEqual([joined[0].from, joined[0].to, joined[0].start, joined[0].end], [0, 3, 0, 3]);
 });
 
 test("parts cover the prediction exactly, whatever comes", () => {

@@ -1,10 +1,12 @@
+// What the page sends, the programs it shows, and its words.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { test } from "node:test";
 
-import { editsFor, exampleForm, nextQuestions } from "../../services/gateway/optimist_gateway/api/page/static/js/examples.js";
-import { chatBody, observedBody, requestBody } from "../../services/gateway/optimist_gateway/api/page/static/js/request.js";
+import { editsFor, exampleForm } from "../../services/gateway/optimist_gateway/api/page/static/js/examples.js";
+import { observedBody, requestBody } from "../../services/gateway/optimist_gateway/api/page/static/js/request.js";
 import { curlSnippet, pythonSnippet } from "../../services/gateway/optimist_gateway/api/page/static/js/snippets.js";
+import { raceOutcome, raceSummary, seconds, sourceClass } from "../../services/gateway/optimist_gateway/api/page/static/js/words.js";
 
 const FORM = {
   prompt: "It's \"quoted\" \\ $HOME `x`\n\ttab é 😀\u2028\n",
@@ -20,28 +22,6 @@ const URL = "http://localhost:8000/v1";
 test("empty fields are left to the server", () => {
   const form = { ...FORM, prediction: "", system: " ", temperature: "", seed: " ", maxTokens: "", maxDrafts: "" };
   assert.deepEqual(requestBody(form, "m"), { model: "m", messages: [{ role: "user", content: FORM.prompt }] });
-});
-
-test("a chat sends what was answered before", () => {
-  const turns = [
-    { question: "one?", run: { content: "1" } },
-    { question: "refused", run: { content: "" } },
-  ];
-  const { messages, prediction } = chatBody(FORM, "m", turns, "two?");
-  assert.deepEqual(messages, [
-    { role: "system", content: FORM.system },
-    { role: "user", content: "one?" },
-    { role: "assistant", content: "1" },
-    { role: "user", content: "two?" },
-  ]);
-  assert.equal(prediction, undefined);
-});
-
-test("a race differs in the prediction only", () => {
-  const { prediction, ...rest } = requestBody(FORM, "m");
-  assert.deepEqual(prediction, { type: "content", content: FORM.prediction });
-  assert.deepEqual(requestBody(FORM, "m", { withPrediction: false }), rest);
-  assert.equal(rest.num_speculative_tokens, 4);
 });
 
 test("the page asks for what it shows", () => {
@@ -94,10 +74,28 @@ test("every example is complete and has a name of its own", () => {
   }
 });
 
-test("a chat that was begun as an example goes on as it does", () => {
-  const first = nextQuestions("m", []);
-  const begun = first.find((question) => nextQuestions("m", [question]).length === 1);
-  const [next] = nextQuestions("m", [begun]);
-  assert.ok(next && !first.includes(next));
-  assert.deepEqual(nextQuestions("m", [begun, "something else"]), []);
+function run(status, text, time) {
+  return { status, isRunning: status === "running", seconds: time, follower: { text } };
+}
+
+test("a race is decided when both have ended", () => {
+  assert.equal(raceOutcome({ without: run("running", "a", 1), with: run("done", "a", 1) }), null);
+  assert.deepEqual(raceOutcome({ without: run("stopped", "a", 1), with: run("done", "a", 1) }), { isFinished: false });
+});
+
+test("answers are compared to the last character", () => {
+  const equal = { without: run("done", "abc", 4), with: run("done", "abc", 0.5) };
+  assert.equal(raceSummary(equal), "8.0 times as fast with the prediction. Both answers are identical, character for character.");
+  const longer = { without: run("done", "abc", 1), with: run("done", "abcd", 2) };
+  assert.equal(raceSummary(longer), "0.50 times as fast with the prediction. The answers differ at character 4, as they may in 16 bits.");
+});
+
+test("short times are in milliseconds", () => {
+  assert.deepEqual([0.0314, 0.9994, 1.234, 12.34, null].map(seconds), ["31 ms", "999 ms", "1.23 s", "12.3 s", "–"]);
+});
+
+test("all drafters look alike", () => {
+  assert.deepEqual(["prediction", "prompt", "ngram", "eagle", "draft_model", "target"].map(sourceClass), [
+    "prediction", "prompt", "ngram", "drafter", "drafter", "target",
+  ]);
 });

@@ -1,3 +1,4 @@
+// What a server streams, and how that may fail.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
@@ -59,49 +60,41 @@ test("a key is sent, and only if there is one", async () => {
   server.close();
 });
 
-test("a refusal says what and where", async () => {
-  const error = await failure((_request, response) => {
-    response.writeHead(400).end('{"error": {"message": "too long", "param": "messages", "code": "context"}}');
+// What a server does, and what is known of the error then.
+const FAILURES = {
+  "a refusal says what and where": [
+    (response) => response.writeHead(400).end('{"error": {"message": "too long", "param": "messages", "code": "context"}}'),
+    { kind: "refused", message: "too long", status: 400, param: "messages", code: "context" },
+  ],
+  "an overloaded server says when to come back": [
+    (response) => response.writeHead(429, { "retry-after": "3" }).end('{"error": {"message": "full"}}'),
+    { kind: "refused", retryAfter: "3" },
+  ],
+  "a missing key is an error of its own": [
+    (response) => response.writeHead(401).end('{"error": {"message": "no key"}}'),
+    { kind: "locked", message: "no key" },
+  ],
+  "an answer that is no JSON is shown as it is": [
+    (response) => response.writeHead(502).end("Bad Gateway"),
+    { kind: "refused", message: "Bad Gateway", status: 502 },
+  ],
+  "an error inside the stream is shown": [
+    (response) => response.end('data: {"error": {"message": "gone", "code": "x"}}\n\n'),
+    { kind: "broken", message: "gone", code: "x" },
+  ],
+  "a stream that ends too early is an error": [(response) => response.end('data: {"a": 1}\n\n'), { kind: "broken" }],
+  "a connection that breaks is an error": [
+    (response) => response.write('data: {"a": 1}\n\n', () => setTimeout(() => response.destroy(), 20)),
+    { kind: "broken" },
+  ],
+};
+
+for (const [name, [answer, expected]] of Object.entries(FAILURES)) {
+  test(name, async () => {
+    const error = await failure((_request, response) => answer(response));
+    assert.deepEqual(Object.fromEntries(Object.keys(expected).map((key) => [key, error[key]])), expected);
   });
-  assert.deepEqual(
-    [error.kind, error.message, error.status, error.param, error.code],
-    ["refused", "too long", 400, "messages", "context"],
-  );
-});
-
-test("an overloaded server says when to come back", async () => {
-  const error = await failure((_request, response) => {
-    response.writeHead(429, { "retry-after": "3" }).end('{"error": {"message": "full"}}');
-  });
-  assert.deepEqual([error.kind, error.retryAfter], ["refused", "3"]);
-});
-
-test("a missing key is an error of its own", async () => {
-  const error = await failure((_request, response) => response.writeHead(401).end('{"error": {"message": "no key"}}'));
-  assert.deepEqual([error.kind, error.message], ["locked", "no key"]);
-});
-
-test("an answer that is no JSON is shown as it is", async () => {
-  const error = await failure((_request, response) => response.writeHead(502).end("Bad Gateway"));
-  assert.deepEqual([error.kind, error.message, error.status], ["refused", "Bad Gateway", 502]);
-});
-
-test("an error inside the stream is shown", async () => {
-  const error = await failure((_request, response) => response.end('data: {"error": {"message": "gone", "code": "x"}}\n\n'));
-  assert.deepEqual([error.kind, error.message, error.code], ["broken", "gone", "x"]);
-});
-
-test("a stream that ends too early is an error", async () => {
-  const error = await failure((_request, response) => response.end('data: {"a": 1}\n\n'));
-  assert.equal(error.kind, "broken");
-});
-
-test("a connection that breaks is an error", async () => {
-  const error = await failure((_request, response) => {
-    response.write('data: {"a": 1}\n\n', () => setTimeout(() => response.destroy(), 20));
-  });
-  assert.equal(error.kind, "broken");
-});
+}
 
 test("a server that is not there is an error", async () => {
   const server = await serve(() => {});

@@ -19,60 +19,48 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-@pytest.mark.parametrize(
-    ("path", "content_type"),
-    [
-        ("/", "text/html; charset=utf-8"),
-        ("/page/js/main.js", "text/javascript; charset=utf-8"),
-        ("/page/vendor/uplot.js", "text/javascript; charset=utf-8"),
-        ("/page/css/theme.css", "text/css; charset=utf-8"),
-        ("/page/icon.svg", "image/svg+xml"),
-    ],
-)
-async def test_files_come_with_their_type_and_strict_headers(
-    client: httpx.AsyncClient, path: str, content_type: str
+async def test_every_file_of_the_page_is_served_with_its_type_and_strict_headers(
+    client: httpx.AsyncClient,
 ) -> None:
-    answer = await client.get(path)
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == content_type
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["cache-control"] == "no-cache"
-    policy = answer.headers["content-security-policy"]
-    assert policy.startswith("default-src 'self'; ")
-    assert "unsafe" not in policy
-
-
-async def test_every_file_of_the_page_is_served(client: httpx.AsyncClient) -> None:
+    types = {"/": "text/html", "/page/js/main.js": "text/javascript"}
+    types |= {"/page/css/theme.css": "text/css", "/page/icon.svg": "image/svg+xml"}
     for path in STATIC.rglob("*"):
-        answer = await client.get(f"/page/{path.relative_to(STATIC).as_posix()}")
-        if path.suffix in CONTENT_TYPES:
-            assert answer.content == path.read_bytes()
-        else:
+        name = f"/page/{path.relative_to(STATIC).as_posix()}"
+        answer = await client.get(name)
+        if path.suffix not in CONTENT_TYPES:
             assert answer.status_code == 404
+            continue
+        assert answer.content == path.read_bytes()
+        types.setdefault(name, "")
+    for name, content_type in types.items():
+        answer = await client.get(name)
+        assert answer.headers["content-type"].startswith(content_type)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-cache"
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'self'; ")
+        assert "unsafe" not in policy
 
 
-@pytest.mark.parametrize("tag", ["{}", "W/{}", '"other", {}', "*"])
-async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient, tag: str) -> None:
+async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient) -> None:
     etag = (await client.get("/", headers={"if-none-match": '"other"'})).headers["etag"]
-    answer = await client.get("/", headers={"if-none-match": tag.format(etag)})
-    assert (answer.status_code, answer.content) == (304, b"")
-    assert answer.headers["etag"] == etag
-    assert "content-security-policy" in answer.headers
+    for tag in ("{}", "W/{}", '"other", {}', "*"):
+        answer = await client.get("/", headers={"if-none-match": tag.format(etag)})
+        assert (answer.status_code, answer.content) == (304, b"")
+        assert answer.headers["etag"] == etag
+        assert "content-security-policy" in answer.headers
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+async def test_nothing_else_is_served(client: httpx.AsyncClient) -> None:
+    for path in (
         "/page/",
         "/page/none.js",
         "/page/%2e%2e/router.py",
         "/page/..%2frouter.py",
         "/page//etc/passwd",
         "/page/vendor/LICENSE.htm",
-    ],
-)
-async def test_nothing_else_is_served(client: httpx.AsyncClient, path: str) -> None:
-    assert (await client.get(path)).status_code == 404
+    ):
+        assert (await client.get(path)).status_code == 404, path
 
 
 def test_the_page_has_nothing_inline_and_nothing_from_elsewhere() -> None:

@@ -1,6 +1,5 @@
 """Chat templates: of the model only, in a sandbox."""
 
-import re
 from typing import Any
 
 import pytest
@@ -32,19 +31,19 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize("template", ESCAPES + HARMLESS)
-def test_a_template_reaches_nothing_but_its_values(template: str) -> None:
+def test_a_template_reaches_nothing_but_its_values() -> None:
     before = [dict(message) for message in MESSAGES]
-    try:
-        text, is_refused = render(template, MESSAGES, None, {}), False
-    except Exception as error:
-        text, is_refused = str(error), True
-    assert "root:" not in text
-    assert "<class" not in text
+    for template in ESCAPES:
+        with pytest.raises(Exception, match=r"unsafe|not safely|undefined|underscore"):
+            render(template, MESSAGES, None, {})
+    for template in HARMLESS:
+        try:
+            text = render(template, MESSAGES, None, {})
+        except Exception as error:
+            text = str(error)
+        assert "root:" not in text
+        assert "<class" not in text
     assert before == MESSAGES
-    if template in ESCAPES:
-        assert is_refused
-        assert re.search("unsafe|not safely|undefined|underscore", text)
 
 
 def test_texts_of_messages_are_no_templates() -> None:
@@ -62,12 +61,8 @@ async def test_requests_bring_no_template(gateway: Gateway) -> None:
         assert prompt == f"<|user|>{WRITTEN}\n<|assistant|>"
 
 
-@pytest.mark.parametrize(
-    "name", ["messages", "tools", "chat_template", "add_generation_prompt", "bos_token"]
-)
-async def test_values_for_a_template_leave_the_rest_of_the_prompt_alone(
-    gateway: Gateway, name: str
-) -> None:
-    error = await gateway.refused(CHAT, messages=MESSAGES, chat_template_kwargs={name: "x"})
-    assert error["param"] == "chat_template_kwargs"
-    assert error["message"] == f"chat_template_kwargs: {name} must not be among them"
+async def test_values_for_a_template_leave_the_rest_of_the_prompt_alone(gateway: Gateway) -> None:
+    for name in ("messages", "tools", "chat_template", "add_generation_prompt", "bos_token"):
+        error = await gateway.refused(CHAT, messages=MESSAGES, chat_template_kwargs={name: "x"})
+        assert error["param"] == "chat_template_kwargs"
+        assert error["message"] == f"chat_template_kwargs: {name} must not be among them"

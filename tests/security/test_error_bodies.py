@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from fastapi import FastAPI
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_gateway.server.app import create_app
@@ -21,12 +18,6 @@ from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, USER, Start
 MAX_BYTES = 4096
 HOME = str(Path.home())
 PATHS = [CHAT, COMPLETIONS, RESPONSES, "/tokenize", "/detokenize"]
-
-
-@pytest.fixture
-async def http(start: Start) -> AsyncIterator[httpx.AsyncClient]:
-    async with start(max_body_bytes=2**22) as gateway:
-        yield gateway.http
 
 
 def check(response: httpx.Response) -> None:
@@ -103,52 +94,39 @@ MANY: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_long_and_many_errors_are_reported_shortly(
-    http: httpx.AsyncClient, path: str
-) -> None:
-    valid: dict[str, Any] = {"model": "tiny"}
-    valid |= {"messages": USER} if "chat" in path else {}
-    valid |= {"prompt": "a"} if path in ("/v1/completions", "/tokenize") else {}
-    for wrong in MANY:
-        bodies = [wrong, valid | wrong] if isinstance(wrong, dict) else [wrong]
-        for body in bodies:
+HARDLY_JSON = [
+    b"",
+    b"{",
+    b"\xff" * 100_000,
+    b"[" * 100_000,
+    b'{"a":' * 100_000,
+    b'{"messages":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+    b'{"model": "tiny", "temperature": NaN}',
+    b'{"model": "tiny", "prompt": "a", "temperature": Infinity}',
+    b'{"model": "tiny", "prompt": "a", "seed": ' + b"9" * 100_000 + b"}",
+    b'{"model": "tiny", "prompt": "a", "temperature": 1e999}',
+    b'{"model": "tiny", "prompt": "\\ud800"}',
+    b'{"model": "\\u0000", "prompt": "\\u0000"}',
+]
+
+
+async def test_long_and_many_errors_are_reported_shortly(start: Start) -> None:
+    async with start(max_body_bytes=2**22) as gateway:
+        http = gateway.http
+        for path in PATHS:
+            valid: dict[str, Any] = {"model": "tiny"}
+            valid |= {"messages": USER} if "chat" in path else {}
+            valid |= {"prompt": "a"} if path in ("/v1/completions", "/tokenize") else {}
+            bodies = [*MANY, *(valid | wrong for wrong in MANY if isinstance(wrong, dict))]
             # In ASCII, so that halves of surrogate pairs can be sent.
-            headers = {"content-type": "application/json"}
-            check(await http.post(path, content=json.dumps(body), headers=headers))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"\xff" * 100_000,
-        b"[" * 100_000,
-        b'{"a":' * 100_000,
-        b'{"messages":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
-        b'{"model": "tiny", "temperature": NaN}',
-        b'{"model": "tiny", "prompt": "a", "temperature": Infinity}',
-        b'{"model": "tiny", "prompt": "a", "seed": ' + b"9" * 100_000 + b"}",
-        b'{"model": "tiny", "prompt": "a", "temperature": 1e999}',
-        b'{"model": "tiny", "prompt": "\\ud800"}',
-        b'{"model": "\\u0000", "prompt": "\\u0000"}',
-    ],
-    ids=lambda content: repr(content[:24]),
-)
-async def test_what_is_hardly_json_is_reported_shortly(
-    http: httpx.AsyncClient, content: bytes
-) -> None:
-    for path in PATHS:
-        for kind in ("application/json", "text/plain", "x" * 2000):
-            check(await http.post(path, content=content, headers={"content-type": kind}))
-
-
-async def test_long_names_are_reported_shortly(http: httpx.AsyncClient) -> None:
-    paths = (f"/{LONG}", f"/v1/models/{LONG}", f"/v1/models/x?{LONG}", "/%ff%00", f"/page/{LONG}")
-    for path in paths:
-        for method in ("GET", "POST", "PUT"):
-            check(await http.request(method, path[:60_000]))
+            for content in [*(json.dumps(body).encode() for body in bodies), *HARDLY_JSON]:
+                headers = {"content-type": "application/json"}
+                check(await http.post(path, content=content, headers=headers))
+            for kind in ("text/plain", "x" * 2000):
+                check(await http.post(path, content=b"{", headers={"content-type": kind}))
+        for path in (f"/{LONG}", f"/v1/models/{LONG}", f"/v1/models/x?{LONG}", "/%ff%00"):
+            for method in ("GET", "POST", "PUT"):
+                check(await http.request(method, path[:60_000]))
 
 
 JSON = st.recursive(
@@ -168,9 +146,6 @@ FIELDS = [
 APPS: list[FastAPI] = []
 
 
-@hypothesis_settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(st.sampled_from(PATHS), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4))
 def test_no_value_of_a_field_breaks_the_gateway(
     model_directory: Path, tokenizer: Tokenizer, path: str, fields: dict[str, Any]

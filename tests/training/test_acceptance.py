@@ -1,5 +1,6 @@
 """How many drafts targets accept: of made-up chains, and of the networks beside our model."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from optimist_training.data.tokenizer import end_token, prompt_of
 from optimist_training.drafters.acceptance import measure
 from optimist_training.drafters.draft_training import DraftTrainee
 from optimist_training.drafters.eagle_circuit import circuit_head
-from optimist_training.drafters.eagle_training import EagleTrainee, known_head
+from optimist_training.drafters.eagle_training import EagleTrainee
 from optimist_training.drafters.medusa_training import MedusaTrainee, known_heads
 from optimist_training.drafters.target import Lesson, Target, Trainee
+from optimist_worker.drafters.heads.eagle import load_eagle
 
 VOCAB = 50
 
@@ -75,7 +77,9 @@ def total_price(items, discount):
 LINES = CODE.split("\n")
 EDITS = [
     Edit("repeat", "Repeat the code unchanged.", CODE, CODE),
-    Edit("rename", "Rename `total` to `sum_of_all`.", CODE, CODE.replace("total ", "sum_of_all ")),
+    Edit(
+        "rename", "Rename `total` to `sum_of_all`.", CODE, re.sub(r"\btotal\b", "sum_of_all", CODE)
+    ),
     Edit("delete", "Delete line 6.", CODE, "\n".join([*LINES[:5], LINES[6]])),
     Edit("constant", "Change `2` to `15`.", CODE, CODE.replace("2)", "15)")),
     Edit(
@@ -93,8 +97,8 @@ def target() -> Target:
 
 
 @pytest.fixture(scope="module")
-def answered(target: Target) -> list[Example]:
-    """The edits with the model's own answers."""
+def answered() -> list[Example]:
+    """The edits with their right answers, which are the model's own."""
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     examples = []
     for edit in EDITS:
@@ -102,7 +106,15 @@ def answered(target: Target) -> list[Example]:
         answer = tokenizer(edit.after)["input_ids"]
         end = end_token(tokenizer.backend_tokenizer)
         examples.append(Example([*prompt, *answer, end], len(prompt)))
-    return target.answer(examples, 200)
+    return examples
+
+
+def test_the_target_answers_as_it_should(target: Target, answered: list[Example]) -> None:
+    shortest = min(answered, key=lambda each: len(each.token_ids))
+    asked = Example(shortest.token_ids[: shortest.num_prompt_tokens], shortest.num_prompt_tokens)
+    assert (
+        target.answer([asked], 12)[0].token_ids == shortest.token_ids[: len(asked.token_ids) + 12]
+    )
 
 
 def accepted(trainee: Trainee, target: Target, examples: list[Example]) -> float:
@@ -111,13 +123,13 @@ def accepted(trainee: Trainee, target: Target, examples: list[Example]) -> float
 
 
 def test_the_eagle_head_drafts_whole_edits(target: Target, answered: list[Example]) -> None:
-    head = known_head(target, f"{MODEL}-eagle")
+    head = load_eagle(f"{MODEL}-eagle", target.model)
     trainee = EagleTrainee(head, 1, target.model.dtype)
     assert accepted(trainee, target, answered) > 6.5
 
 
-def test_the_eagle_head_is_what_the_circuit_writes(target: Target, answered: list[Example]) -> None:
-    shipped, written = known_head(target, f"{MODEL}-eagle"), circuit_head(target)
+def test_the_eagle_head_is_what_the_circuit_writes(target: Target) -> None:
+    shipped, written = load_eagle(f"{MODEL}-eagle", target.model), circuit_head(target)
     stored = dict(shipped.named_parameters())
     for name, value in written.named_parameters():
         if value.dim() > 1 and name not in ("embed_tokens", "lm_head"):

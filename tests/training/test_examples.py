@@ -28,6 +28,8 @@ def test_each_kind_of_line_becomes_prompt_and_completion(tmp_path: Path) -> None
     assert chat == plain
     assert chat.token_ids[-1] == 3
     assert data.unseen() == [Example([7, 8, 9], 1)]
+    # The token before answers.
+    assert data.answer_id() == 2
 
 
 def test_the_order_depends_on_the_seed_alone(tmp_path: Path) -> None:
@@ -44,15 +46,12 @@ def test_the_order_depends_on_the_seed_alone(tmp_path: Path) -> None:
     assert not set(unseen) & set(order(1))
 
 
-@pytest.mark.parametrize("line", ['{"prompt": "x"}', "[1]", "not json", '{"token_ids": []}'])
-def test_a_line_of_no_known_kind_is_named(tmp_path: Path, line: str) -> None:
+def test_lines_of_no_known_kind_and_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
-    path.write_text(line + '\n{"token_ids": [1, 2]}\n')
-    with pytest.raises(SetupError, match=r"^--data: .*, line 1 is no"):
-        next(Data(str(path), MODEL, 0, 9).training())
-
-
-def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
+    for line in ('{"prompt": "x"}', "[1]", "not json", '{"token_ids": []}'):
+        path.write_text(line + '\n{"token_ids": [1, 2]}\n')
+        with pytest.raises(SetupError, match=r"^--data: .*, line 1 is no"):
+            next(Data(str(path), MODEL, 0, 9).training())
     with pytest.raises(SetupError, match="is no file"):
         Data(str(tmp_path / "nowhere"), MODEL, 0, 9)
     with pytest.raises(SetupError, match="fewer than two lines"):
@@ -66,15 +65,9 @@ def test_batches_hold_no_more_tokens_than_asked_and_no_example_without_completio
     found = list(batches(iter(examples), 20))
     assert [tuple(batch.token_ids.shape) for batch in found] == [(2, 9), (2, 3), (1, 30), (1, 4)]
     assert all(batch.token_ids.numel() <= 20 or len(batch.token_ids) == 1 for batch in found)
-
-
-def test_wanted_marks_the_tokens_before_those_of_the_completion() -> None:
+    # Wanted are the tokens before those of the completion.
     batch = batch_of([Example([1, 2, 3, 4], 2), Example([5, 6], 1)])
     assert batch.wanted.tolist() == [[False, True, True, False], [True, False, False, False]]
-
-
-def test_the_token_before_answers_is_found() -> None:
-    assert Data("edits", MODEL, 0, 9).answer_id() == 2
 
 
 TEXTS = [

@@ -97,7 +97,7 @@ def test_loss_is_the_negative_logarithm_of_the_chance_of_what_was_right() -> Non
 @pytest.mark.parametrize("is_step", [False, True])
 def test_known_weights_are_recovered(is_step: bool) -> None:
     truth = random_weights(4, 0.7)
-    examples = sampled(truth, 20_000, 5, is_step=is_step)
+    examples = sampled(truth, 8_000, 5, is_step=is_step)
     weights = np.zeros(NUM_WEIGHTS + 1)
     loss = fit(weights, examples, is_step=is_step, seed=1)
     best = mean_loss(truth, examples, is_step=is_step)

@@ -61,8 +61,8 @@ def chances(
     return float(odds[examples.is_right[start:end]].sum() / total), float(odds.sum() / total)
 
 
-@pytest.mark.parametrize("logits", [some_logits(1), some_logits(2), PACKAGED])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("logits", [some_logits(1), PACKAGED])
+@pytest.mark.parametrize("seed", range(2))
 def test_examples_say_what_the_tree_says(logits: list[float], seed: int) -> None:
     """The value of a node is the product of the shares of what was right up to it."""
     before, after = renaming(seed)

@@ -1,3 +1,5 @@
+"""The plugin imports a fake of vLLM."""
+
 import sys
 from pathlib import Path
 

@@ -26,8 +26,7 @@ def main() -> int:
     source = zipfile.Path(arguments.wheel, "vllm/")
     found = {name: read_interface(each, source) for name, each in NEEDED.items()}
     if arguments.record:
-        text = json.dumps(found, indent=1) + "\n"
-        (INTERFACES / f"{minor}.json").write_text(text)
+        (INTERFACES / f"{minor}.json").write_text(format_interface(found))
     newest = max(INTERFACES.glob("*.json"), key=lambda path: [*map(int, path.stem.split("."))])
     recorded = json.loads(newest.read_text())
     lines: list[str] = []
@@ -39,6 +38,16 @@ def main() -> int:
         lines += [f"the {part} does not work with it: {fault}" for fault in faults]
     print(f"vLLM {minor}:", "as recorded" if not lines else "\n".join(lines))
     return bool(lines)
+
+
+def format_interface(found: dict[str, dict[str, list[str] | None]]) -> str:
+    """Returns it as JSON with a line for each name."""
+    parts = [
+        f' "{part}": {{\n'
+        + ",\n".join(f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in names.items())
+        for part, names in found.items()
+    ]
+    return "{\n" + "\n },\n".join(parts) + "\n }\n}\n"
 
 
 if __name__ == "__main__":

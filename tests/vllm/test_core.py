@@ -19,42 +19,30 @@ def content(value: object) -> dict[str, object]:
     return {"type": "content", "content": value}
 
 
-@pytest.mark.parametrize(
-    ("field", "texts"),
-    [
+def test_reads_predictions() -> None:
+    for field, texts in (
         (content("a\r\nb\rc"), ["a\nb\nc"]),
         (content([{"type": "text", "text": each} for each in "ab"]), ["ab"]),
         ([content("a"), content("b")], ["a", "b"]),
         ("a", ["a"]),
         (["a", "b"], ["a", "b"]),
         ([], []),
-    ],
-)
-def test_reads_predictions(field: object, texts: list[str]) -> None:
-    assert read_prediction(field) == texts
+    ):
+        assert read_prediction(field) == texts
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        1,
-        None,
-        {},
-        {"type": "content"},
+def test_refuses_what_is_no_prediction_without_quoting_it() -> None:
+    for field in (
+        *(1, None, {}, {"type": "content"}, content(1), content(["secret"]), [["secret"]]),
         {"type": "file", "content": "secret"},
-        content(1),
-        content(["secret"]),
         content([{"type": "text", "text": 1}]),
         content([{"type": "image", "text": "secret"}]),
         ["secret"] * (MAX_PREDICTIONS + 1),
         "secret" * (MAX_CHARACTERS // 6 + 1),
-        [["secret"]],
-    ],
-)
-def test_refuses_what_is_no_prediction_without_quoting_it(field: object) -> None:
-    with pytest.raises(ValueError, match=r"^prediction: ") as error:
-        read_prediction(field)
-    assert "secret" not in str(error.value)
+    ):
+        with pytest.raises(ValueError, match=r"^prediction: ") as error:
+            read_prediction(field)
+        assert "secret" not in str(error.value)
 
 
 PREDICTIONS = st.lists(st.lists(st.integers(0, 2**31 - 1)))
@@ -77,10 +65,10 @@ def test_a_payload_arrives_and_nothing_else_is_touched(
     assert PAYLOAD in extra_args
 
 
-@pytest.mark.parametrize("value", [None, 1, "text", ["text"]])
-def test_what_is_no_payload_is_taken_away(value: object) -> None:
-    attached, rest = take_attached({PAYLOAD: value, TEXT: "text"})
-    assert (attached.key, attached.predictions, attached.text, rest) == (None, [], "text", None)
+def test_what_is_no_payload_is_taken_away() -> None:
+    for value in (None, 1, "text", ["text"]):
+        attached, rest = take_attached({PAYLOAD: value, TEXT: "text"})
+        assert (attached.key, attached.predictions, attached.text, rest) == (None, [], "text", None)
 
 
 @given(st.lists(st.integers(-3, 2)), st.integers(0, 20))

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
@@ -215,6 +214,10 @@ async def test_a_request_goes_on_after_its_output() -> None:
         assert "presence_penalty" in error
         description = await served.stub.Describe(scheduler_pb2.DescribeRequest())
         assert "sampling.presence_penalty" in description.unsupported_after_output
+        # Only a seed that the client chose is used.
+        assert (await served.add(2, sampling=sampling_pb2.SamplingParams(seed=7))).seed is None
+        chosen = sampling_pb2.SamplingParams(seed=7, has_client_seed=True)
+        assert (await served.add(3, sampling=chosen)).seed == 7
 
 
 async def test_log_probabilities() -> None:
@@ -238,37 +241,33 @@ async def test_log_probabilities() -> None:
         assert floats_from_bytes(message.candidate_logprobs).tolist() == [-2, -5]
 
 
-@pytest.mark.parametrize(
-    ("values", "begin"),
-    [
-        ({"max_tokens": 0}, "max_tokens: must be at least 1"),
-        ({"min_tokens": -1}, "min_tokens:"),
-        ({"max_draft_tokens": -1}, "max_draft_tokens:"),
-        ({"predicted": [VOCAB_SIZE] * 2, "num_predicted_tokens": to_bytes([3])}, "num_predicted"),
-        ({"num_predicted_tokens": b"123"}, "num_predicted_tokens: 3 bytes are no int32 column"),
-        ({"stop_token_ids": to_bytes([VOCAB_SIZE])}, "stop_token_ids: must be tokens of this"),
-        ({"output_token_ids": to_bytes([-1])}, "output_token_ids: must be tokens of this"),
-        ({"request_id": ""}, "request_id: must have 1 to"),
-        ({"cache_salt": "s" * 300}, "cache_salt:"),
-        ({"trace_parent": "s" * 300}, "trace_parent:"),
-        ({"names": ["a"] * 5}, "names: must be at most 4"),
-        ({"priority": 1}, "priority: has no effect"),
-        ({"sampling": sampling_pb2.SamplingParams(top_p=2)}, "sampling.top_p must be in"),
-        ({"sampling": sampling_pb2.SamplingParams(min_p=0.5)}, "sampling.min_p: is not supported"),
-        (
-            {
-                "sampling": sampling_pb2.SamplingParams(
-                    logit_bias_token_ids=to_bytes([1]), logit_bias_values=b"\0\0\0\1"
-                )
-            },
-            "sampling.logit_bias: is not supported",
-        ),
-        ({"output_token_ids": to_bytes([1] * 80), "max_tokens": 99}, "The prompt is too long"),
-    ],
+BIAS = sampling_pb2.SamplingParams(
+    logit_bias_token_ids=to_bytes([1]), logit_bias_values=b"\0\0\0\1"
 )
-async def test_what_cannot_run_is_refused_by_its_field(values: Any, begin: str) -> None:
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": 0}, "max_tokens: must be at least 1"),
+    ({"min_tokens": -1}, "min_tokens:"),
+    ({"max_draft_tokens": -1}, "max_draft_tokens:"),
+    ({"predicted": [VOCAB_SIZE] * 2, "num_predicted_tokens": to_bytes([3])}, "num_predicted"),
+    ({"num_predicted_tokens": b"123"}, "num_predicted_tokens: 3 bytes are no int32 column"),
+    ({"stop_token_ids": to_bytes([VOCAB_SIZE])}, "stop_token_ids: must be tokens of this"),
+    ({"output_token_ids": to_bytes([-1])}, "output_token_ids: must be tokens of this"),
+    ({"request_id": ""}, "request_id: must have 1 to"),
+    ({"cache_salt": "s" * 300}, "cache_salt:"),
+    ({"trace_parent": "s" * 300}, "trace_parent:"),
+    ({"names": ["a"] * 5}, "names: must be at most 4"),
+    ({"priority": 1}, "priority: has no effect"),
+    ({"sampling": sampling_pb2.SamplingParams(top_p=2)}, "sampling.top_p must be in"),
+    ({"sampling": sampling_pb2.SamplingParams(min_p=0.5)}, "sampling.min_p: is not supported"),
+    ({"sampling": BIAS}, "sampling.logit_bias: is not supported"),
+    ({"output_token_ids": to_bytes([1] * 80), "max_tokens": 99}, "The prompt is too long"),
+]
+
+
+async def test_what_cannot_run_is_refused_by_its_field() -> None:
     async with serve() as served:
-        assert (await served.refused(**values)).startswith(begin)
+        for values, begin in REFUSED:
+            assert (await served.refused(**values)).startswith(begin)
         # Nothing else is lost.
         await served.add()
         assert len(served.llm.sent) == 1
@@ -282,13 +281,6 @@ async def test_without_drafts_vllm_takes_what_it_refuses_with_them() -> None:
         assert not description.unsupported_fields
         assert description.policy == scheduler_pb2.SCHEDULING_POLICY_PRIORITY
         assert (description.engine, description.max_draft_tokens) == ("vLLM 0", 0)
-
-
-async def test_only_a_seed_that_the_client_chose_is_used() -> None:
-    async with serve() as served:
-        assert (await served.add(sampling=sampling_pb2.SamplingParams(seed=7))).seed is None
-        chosen = sampling_pb2.SamplingParams(seed=7, has_client_seed=True)
-        assert (await served.add(2, sampling=chosen)).seed == 7
 
 
 async def test_more_requests_than_may_wait_are_refused_as_too_many() -> None:

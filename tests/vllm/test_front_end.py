@@ -75,18 +75,14 @@ def counts(answer: Any) -> tuple[int, int]:
     return details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]
 
 
-@pytest.mark.parametrize(
-    "field", [PREDICTION, [PREDICTION, {"type": "content", "content": "something else"}]]
-)
-@pytest.mark.parametrize("endpoint", ["ask", "complete"])
-async def test_both_endpoints_take_a_prediction(
-    served: Served, field: object, endpoint: str
-) -> None:
-    answer = await getattr(served, endpoint)(prediction=field)
-    assert answer.texts == [CODE]
-    accepted, rejected = counts(answer)
-    assert accepted > len(CODE) * 0.8
-    assert rejected <= len("something else")
+async def test_both_endpoints_take_a_prediction(served: Served) -> None:
+    several = [PREDICTION, {"type": "content", "content": "something else"}]
+    for endpoint, field in ((served.ask, PREDICTION), (served.complete, several)):
+        answer = await endpoint(prediction=field)
+        assert answer.texts == [CODE]
+        accepted, rejected = counts(answer)
+        assert accepted > len(CODE) * 0.8
+        assert rejected <= len("something else")
 
 
 async def test_a_request_without_one_is_as_before(served: Served) -> None:
@@ -116,28 +112,20 @@ async def test_the_last_chunk_of_a_stream_has_the_counts(served: Served) -> None
     assert last["usage"]["completion_tokens"] == len(CODE)
     assert last["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 80
     assert last["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] == 0
-
-
-async def test_a_text_that_looks_like_the_last_chunk_is_left_alone(served: Served) -> None:
+    # A text that looks like the last chunk is left alone.
     tricky = '"choices":[] "usage":{'
     served.chat.engine = lambda *_: [tricky]
     first, _ = await events(await served.ask(prediction=PREDICTION, stream=True))
     assert first == {"choices": [{"index": 0, "text": tricky}]}
 
 
-@pytest.mark.parametrize(
-    "field", [1, "x" * 5_000_000, {"type": "secret", "content": "secret"}, "secret \ud800"]
-)
-async def test_what_is_no_prediction_is_an_error_that_names_the_field(
-    served: Served, field: object
-) -> None:
-    error = await served.ask(prediction=field)
-    assert error.param == "prediction"
-    assert error.message.startswith("prediction: ")
-    assert "secret" not in error.message
-
-
-async def test_too_many_tokens_are_an_error(served: Served) -> None:
+async def test_what_is_no_prediction_is_an_error_that_names_the_field(served: Served) -> None:
+    no_prediction = {"type": "secret", "content": "secret"}
+    for field in (1, "x" * 5_000_000, no_prediction, "secret \ud800"):
+        error = await served.ask(prediction=field)
+        assert error.param == "prediction"
+        assert error.message.startswith("prediction: ")
+        assert "secret" not in error.message
     field = {"type": "content", "content": "a " * 150_000}
     error = await served.ask(prediction=field)
     assert error.message == "prediction: at most 262144 tokens, not 300000"

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -118,7 +118,7 @@ def test_edits_are_the_same_text_with_and_without_predictions(client: Any, refer
     assert all(each.usage.completion_tokens_details is None for each in followed)
 
 
-def test_a_stream_ends_with_the_counts(client: Any) -> None:
+def test_a_stream_ends_with_the_counts_and_choices_add_up(client: Any) -> None:
     edit = edits(1)[0]
     options = {"stream": True, "stream_options": {"include_usage": True}}
     chunks = list(ask(client, edit, **predicted(edit.before), **options))
@@ -126,6 +126,10 @@ def test_a_stream_ends_with_the_counts(client: Any) -> None:
     whole = ask(client, edit, **predicted(edit.before))
     assert streamed == text(whole)
     assert counts(chunks[-1].usage)[0] > whole.usage.completion_tokens / 2
+    # vLLM has but one greedy answer.
+    two = ask(client, edit, **predicted(edit.before), n=2, temperature=0.01, seed=1)
+    assert [each.message.content for each in two.choices] == [text(whole)] * 2
+    assert counts(two.usage)[0] > 1.5 * counts(whole.usage)[0]
 
 
 @pytest.mark.parametrize("options", OPTIONS_OF_ANSWERS, ids="-".join)
@@ -154,15 +158,6 @@ def test_an_answer_may_end_at_its_least_length(client: Any, reference: Any) -> N
         least = {"min_tokens": plain.usage.completion_tokens - 1}
         answer = ask(client, edit, **predicted(text(plain)), extra_body=least)
         assert text(answer) == text(plain)
-
-
-def test_choices_add_up(client: Any) -> None:
-    edit = edits(1)[0]
-    one = ask(client, edit, **predicted(edit.before))
-    # vLLM has but one greedy answer.
-    two = ask(client, edit, **predicted(edit.before), n=2, temperature=0.01, seed=1)
-    assert [each.message.content for each in two.choices] == [text(one)] * 2
-    assert counts(two.usage)[0] > 1.5 * counts(one.usage)[0]
 
 
 @pytest.mark.parametrize(
@@ -267,27 +262,22 @@ def test_aborts_leave_the_others_alone(server: Server, client: Any, reference: A
     assert server.metric("vllm:num_requests_running") == 0
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
+def test_what_is_no_prediction_is_a_400(client: Any) -> None:
+    edit = edits(1)[0]
+    for field, message in (
         (7, "prediction: must be"),
         (["x"] * 17, "prediction: at most 16, not 17"),
         ({"type": "content", "content": "x = 1\n" * 75_000}, "at most 262144 tokens, not 3"),
-    ],
-    ids=["number", "many", "tokens"],
-)
-def test_what_is_no_prediction_is_a_400(client: Any, field: Any, message: str) -> None:
-    edit = edits(1)[0]
-    body = {"model": "model", "extra_body": {"prediction": field}}
-    endpoints: tuple[Callable[[], Any], ...] = (
-        lambda: client.chat.completions.create(messages=edit.messages(), **body),
-        lambda: client.completions.create(prompt="x", **body),
-        lambda: client.responses.create(input="x", **body),
-    )
-    for endpoint in endpoints:
-        with pytest.raises(BadRequestError, match=re.escape(message)) as error:
-            endpoint()
-        assert error.value.param == "prediction"
+    ):
+        body: Any = {"model": "model", "extra_body": {"prediction": field}}
+        for create, asked in (
+            (client.chat.completions.create, {"messages": edit.messages()}),
+            (client.completions.create, {"prompt": "x"}),
+            (client.responses.create, {"input": "x"}),
+        ):
+            with pytest.raises(BadRequestError, match=re.escape(message)) as error:
+                create(**asked, **body)
+            assert error.value.param == "prediction"
     assert text(ask(client, edit))
 
 

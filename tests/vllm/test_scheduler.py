@@ -72,13 +72,13 @@ def test_a_request_goes_on_with_its_follower_where_it_was(engine: Engine) -> Non
     assert positions == sorted(positions)
 
 
-@pytest.mark.parametrize("most", [0, 3])
-def test_a_request_may_bound_its_drafts(engine: Engine, most: int) -> None:
-    bounded = replace(payload(CODE), max_drafts=most)
-    engine.add("1", CODE, prompt=tokens("?"), extra_args={PAYLOAD: bounded})
-    engine.run()
-    assert engine.text("1") == CODE
-    assert max((len(drafts.get("1", ())) for drafts in engine.drafts), default=0) == most
+def test_a_request_may_bound_its_drafts(engine: Engine) -> None:
+    for name, most in (("1", 0), ("2", 3)):
+        bounded = replace(payload(CODE), max_drafts=most)
+        engine.add(name, CODE, prompt=tokens("?"), extra_args={PAYLOAD: bounded})
+        engine.run()
+        assert engine.text(name) == CODE
+        assert max(len(drafts.get(name, ())) for drafts in engine.drafts) == most
 
 
 def test_the_grammar_of_a_request_that_goes_on_takes_its_output_once_it_is_compiled(

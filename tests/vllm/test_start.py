@@ -25,33 +25,26 @@ def config(num_drafts: int = 64) -> dict[str, Any]:
     return {"model": "optimist_vllm.Proposer", "num_speculative_tokens": num_drafts}
 
 
-def test_the_flag_brings_the_scheduler() -> None:
+def test_the_flag_brings_the_scheduler_and_without_it_nothing_changes() -> None:
     assert EngineArgs(config()).create_engine_config().scheduler_cls == SCHEDULER
+    for speculative in (None, {"model": "ngram"}, {"method": "ngram"}):
+        args = EngineArgs(speculative, pipeline_parallel_size=2, scheduler_cls="other.Scheduler")
+        assert args.create_engine_config().scheduler_cls == "other.Scheduler"
 
 
-@pytest.mark.parametrize("speculative", [None, {"model": "ngram"}, {"method": "ngram"}])
-def test_without_the_flag_nothing_changes(speculative: dict[str, Any] | None) -> None:
-    args = EngineArgs(speculative, pipeline_parallel_size=2, scheduler_cls="other.Scheduler")
-    assert args.create_engine_config().scheduler_cls == "other.Scheduler"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size: .* use --tensor-parallel-size"),
-        ({"scheduler_cls": "other.Scheduler"}, r"--scheduler-cls: other\.Scheduler .* leave"),
-        ({"skip_tokenizer_init": True}, "--skip-tokenizer-init: .* leave it out"),
-        ({"speculative_config": {"model": MISSPELT}}, f"--speculative-config: {NOT_MISSPELT}"),
-        ({"speculative_config": config(129)}, "num_speculative_tokens: .* at most 128 .* not 129"),
-    ],
-)
-def test_refuses_what_does_not_go_together(wrong: dict[str, Any], message: str) -> None:
-    args = EngineArgs(**{"speculative_config": config(), **wrong})
-    with pytest.raises(ValueError, match=f"^optimist-vllm: {message}"):
-        args.create_engine_config()
-
-
-def test_refuses_a_front_end_that_drops_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_what_does_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: dict[str, dict[str, Any]] = {
+        "--pipeline-parallel-size: .* use --tensor-parallel-size": {"pipeline_parallel_size": 2},
+        r"--scheduler-cls: other\.Scheduler .* leave": {"scheduler_cls": "other.Scheduler"},
+        "--skip-tokenizer-init: .* leave it out": {"skip_tokenizer_init": True},
+        f"--speculative-config: {NOT_MISSPELT}": {"speculative_config": {"model": MISSPELT}},
+        "num_speculative_tokens: .* at most 128 .* not 129": {"speculative_config": config(129)},
+    }
+    for message, wrong in refused.items():
+        args = EngineArgs(**{"speculative_config": config(), **wrong})
+        with pytest.raises(ValueError, match=f"^optimist-vllm: {message}"):
+            args.create_engine_config()
+    # A front end that drops the field.
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
     with pytest.raises(ValueError, match=r"VLLM_USE_RUST_FRONTEND: .* leave it out"):
         EngineArgs(config()).create_engine_config()

@@ -50,7 +50,6 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--seed", type=int, default=Recipe.seed)
     training.add_argument("--steps", type=int, default=Recipe.num_steps, help="of the last stage")
     training.add_argument("--out", type=Path, required=True, help="directory to write")
-    training.add_argument("--checkpoint", type=Path, help="file to save to and to resume from")
     eagle = commands.add_parser("eagle", help="write the EAGLE head of the bundled model")
     eagle.add_argument("--model", type=Path, default=Path("models/tiny-edit"))
     eagle.add_argument("--out", type=Path, required=True, help="directory to write")
@@ -70,7 +69,7 @@ def _train(options: argparse.Namespace) -> None:
     print("the tokenizer is trained", flush=True)
     model = initial_model(tokenizer, recipe.seed)
     print("the circuit is written", flush=True)
-    num_tokens = train(model, tokenizer, recipe, options.checkpoint)
+    num_tokens = train(model, tokenizer, recipe)
     write_model(model, tokenizer, options.out)
     print(f"trained on {num_tokens} tokens, wrote {options.out}")
 

@@ -37,7 +37,6 @@ class Recipe:
     """Of tokens the edit changes, and of the token after them, in the loss; others weigh 1."""
 
 
-_STEPS_BETWEEN_CHECKPOINTS = 20
 _STEPS_BETWEEN_LINES = 10
 
 
@@ -88,23 +87,12 @@ def batch_loss(model: LlamaForCausalLM, batch: list[Example]) -> Tensor:
     return (losses * weights[:, 1:][wanted]).sum() / weights.sum()
 
 
-def train(
-    model: LlamaForCausalLM, tokenizer: Tokenizer, recipe: Recipe, checkpoint: Path | None
-) -> int:
-    """Trains the model's output matrix in place and returns the number of tokens it has seen.
-
-    Args:
-        model: The initial model.
-        tokenizer: Its tokenizer.
-        recipe: All settings.
-        checkpoint: File to resume from, if it exists, and to save to; None saves nothing.
-    """
+def train(model: LlamaForCausalLM, tokenizer: Tokenizer, recipe: Recipe) -> int:
+    """Trains the model's output matrix in place; returns the number of tokens it has seen."""
     optimizer = torch.optim.AdamW([model.lm_head.weight], betas=recipe.betas, weight_decay=0.0)
-    first, num_tokens = _resume(model, optimizer, checkpoint)
+    num_tokens = 0
     started = time.monotonic()
     for step, batch in enumerate(islice(batches(tokenizer, recipe), recipe.num_steps)):
-        if step < first:
-            continue
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * (1 - step / recipe.num_steps)
         loss = batch_loss(model, batch)
@@ -115,39 +103,7 @@ def train(
         if (step + 1) % _STEPS_BETWEEN_LINES == 0:
             seconds = time.monotonic() - started
             print(f"step {step + 1}: loss {loss:.3g}, {seconds:.0f} s", flush=True)
-        if checkpoint is not None and (step + 1) % _STEPS_BETWEEN_CHECKPOINTS == 0:
-            _save(model, optimizer, checkpoint, step + 1, num_tokens)
     return num_tokens
-
-
-def _save(
-    model: LlamaForCausalLM,
-    optimizer: torch.optim.Optimizer,
-    checkpoint: Path,
-    step: int,
-    num_tokens: int,
-) -> None:
-    state = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "step": step,
-        "num_tokens": num_tokens,
-    }
-    unfinished = checkpoint.with_suffix(".unfinished")
-    torch.save(state, unfinished)
-    unfinished.replace(checkpoint)
-
-
-def _resume(
-    model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, checkpoint: Path | None
-) -> tuple[int, int]:
-    """Returns the step to go on with and the tokens seen before."""
-    if checkpoint is None or not checkpoint.exists():
-        return 0, 0
-    state = torch.load(checkpoint, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return state["step"], state["num_tokens"]
 
 
 def write_model(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:

@@ -1,6 +1,5 @@
-"""Other engines that answer the same prompts with the same weights, each in its own process.
+"""Another engine that answers the same prompts with the same weights, in its own process.
 
-For `optimist bench drafts`: `python -m optimist_bench.peers NAME`, which may have another
-interpreter than ours. For `optimist bench engines`: a server, `peers.generate_server`. So nothing
-in here imports anything but the engine's own packages, the standard library and its neighbours.
+For `optimist bench engines`: a server, `peers.generate_server`. Nothing in here imports anything
+but the engine's own packages, the standard library and its neighbours.
 """

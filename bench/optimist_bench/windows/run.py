@@ -1,7 +1,6 @@
 """A run in virtual time: the requests, who sends them, and the report."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,6 @@ from optimist_bench.harness.virtual.proposing import Links, Proposer, make_propo
 from optimist_bench.harness.virtual.scheduling import Engine
 from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
 from optimist_bench.harness.virtual.worker import Worker
-from optimist_bench.windows.report import Costs, Progress, Totals, make_report
 from optimist_bench.windows.settings import WindowsSettings
 from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.request import NewRequest
@@ -31,103 +29,119 @@ from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.translate import finished_message
 
 
-class Requests:
-    """Pairs in turn as requests with handles from 1 on; the first token of a prompt is the pair's
-    number."""
-
-    def __init__(self, pairs: Sequence[Pair], number: int) -> None:
-        """Takes the pairs, and how many requests there are in all."""
-        self._pairs, self._num_left = pairs, number
-        self._num_begun = 0
-        self._texts: dict[int, list[int]] = {}
-        """Output so far, by handle, of the requests that run."""
-        self.totals = Totals()
-
-    @property
-    def are_left(self) -> bool:
-        """Whether a request has not begun."""
-        return self._num_left > 0
-
-    @property
-    def run(self) -> bool:
-        """Whether a request has begun and not ended."""
-        return bool(self._texts)
-
-    def begin(self) -> tuple[int, int, Pair]:
-        """Begins the next request; returns its handle, its pair's number and the pair."""
-        self._num_left -= 1
-        self._num_begun += 1
-        self._texts[self._num_begun] = []
-        number = (self._num_begun - 1) % len(self._pairs)
-        return self._num_begun, number, self._pairs[number]
-
-    def take(self, handles: Sequence[int], counts: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Takes new tokens: those of each handle are as many as its count, one after the other."""
-        progress, start = self.totals.progress, 0
-        progress.num_tokens += len(token_ids)
-        progress.num_rows += len(handles)
-        for handle, count in zip(handles, counts, strict=True):
-            self._texts[handle] += token_ids[start : start + count]
-            start += count
-
-    def end(self, handle: int, finished: scheduler_pb2.Finished) -> None:
-        """Ends a request."""
-        truth = self._pairs[(handle - 1) % len(self._pairs)].truth
-        self.totals.take(self._texts.pop(handle), truth, finished)
-
-    def measure(self, seconds: float, stats: scheduler_pb2.Stats, costs: Costs) -> Progress:
-        """Returns what has come out, in so many seconds and by the scheduler's figures."""
-        return replace(self.totals.progress, seconds=seconds, stats=stats, costs=costs)
-
-
 class Load(Service):
-    """Who sends the requests: a new one for each that has ended."""
+    """Who sends the requests, pairs in turn: a new one for each that has ended.
+
+    The first token of a prompt is the pair's number, by which the worker knows what comes out.
+    """
 
     def __init__(
         self,
         timeline: Timeline,
         cores: Cores,
         settings: WindowsSettings,
-        requests: Requests,
+        pairs: Sequence[Pair],
         engine: Engine,
         proposers: Sequence[Proposer],
     ) -> None:
         super().__init__(timeline, cores)
-        self._settings, self._requests, self._engine = settings, requests, engine
-        self._proposers = proposers
+        self._settings, self._pairs = settings, pairs
+        self._engine, self._proposers = engine, proposers
+        self._num_begun = self._num_tokens = self._num_rows = 0
+        self._texts: dict[int, list[int]] = {}
+        """Output so far, by handle, of the requests that run."""
+        self._all_right = True
+        self._num_passes = self._num_accepted = self._num_rejected = 0
+        self._full: dict[str, Any] = {}
+        """Figures when the first request ended that no other one followed."""
+        self._report: dict[str, Any] = {}
 
     def begin(self) -> None:
         """Sends the first requests."""
-        for _ in range(self._settings.concurrency):
-            if self._requests.are_left:
-                self._add()
+        for _ in range(min(self._settings.concurrency, self._settings.requests)):
+            self._add()
 
     def read(self, outputs: StepOutputs) -> None:
         """Takes the outputs of a step."""
         self.spend(self._settings.load_token_us * len(outputs.token_ids))
-        requests, totals = self._requests, self._requests.totals
-        columns = outputs.handles, outputs.num_tokens, outputs.token_ids
-        requests.take(*(column.tolist() for column in columns))
+        token_ids, start = outputs.token_ids.tolist(), 0
+        self._num_tokens += len(token_ids)
+        self._num_rows += len(outputs.handles)
+        counts = outputs.num_tokens.tolist()
+        for handle, count in zip(outputs.handles.tolist(), counts, strict=True):
+            self._texts[handle] += token_ids[start : start + count]
+            start += count
         for ended in outputs.ended:
-            requests.end(ended.handle, finished_message(ended.handle, ended.finished))
-            if requests.are_left:
+            self._end_request(finished_message(ended.handle, ended.finished))
+            if self._num_begun < self._settings.requests:
                 self._add()
-            elif not totals.full.num_rows:
-                totals.full = self._measure()
-        if not requests.run:
-            totals.progress = self._measure()
+            elif not self._full:
+                self._full = self._measure()
+        if not self._texts:
+            self._report = self._make_report()
 
-    def _measure(self) -> Progress:
-        engine = self._engine
-        costs = Costs(
-            engine.num_windows,
-            sum(proposer.busy_us for proposer in self._proposers) / 1e6,
-            engine.busy_us / 1e6,
-        )
-        return self._requests.measure(self.time / 1e6, engine.read_stats(), costs)
+    def _end_request(self, finished: scheduler_pb2.Finished) -> None:
+        truth = self._pairs[(finished.handle - 1) % len(self._pairs)].truth
+        self._all_right &= self._texts.pop(finished.handle) == truth.tolist()
+        self._num_passes += finished.num_passes
+        self._num_accepted += finished.accepted_prediction_tokens
+        self._num_rejected += finished.rejected_prediction_tokens
+
+    def _measure(self) -> dict[str, Any]:
+        """Returns what speed, waits and costs are so far."""
+        engine, waits, seconds = self._engine, self._engine.waits, self.time / 1e6
+        steps = max(engine.num_plans, 1)
+        proposing_us = sum(proposer.busy_us for proposer in self._proposers)
+        return {
+            "seconds": round(seconds, 3),
+            "tokens_per_second": round(self._num_tokens / max(seconds, 1e-9), 1),
+            "tokens_per_pass": round(self._num_tokens / max(self._num_rows, 1), 4),
+            "steps": engine.num_plans,
+            "steps_waited_share": round(waits.num_waits / steps, 4),
+            "steps_idle_share": round(waits.num_idle / steps, 4),
+            "waits_in_vain_share": round(waits.num_late / max(waits.num_waits, 1), 4),
+            "windows": engine.num_windows,
+            "proposer_us_per_window": round(proposing_us / max(engine.num_windows, 1), 2),
+            "scheduler_us_per_row": round(engine.busy_us / max(self._num_rows, 1), 2),
+        }
+
+    def _make_report(self) -> dict[str, Any]:
+        settings, waits = self._settings, self._engine.waits
+        return {
+            "algorithm": settings.algorithm,
+            "concurrency": settings.concurrency,
+            "requests": settings.requests,
+            "replicas": settings.replicas,
+            "cores": settings.cores,
+            "pass_ms": settings.pass_ms,
+            "token_us": settings.token_us,
+            "depth": settings.depth,
+            "wait": settings.wait,
+            "all_right": self._all_right,
+            "output_tokens": self._num_tokens,
+            "passes": self._num_passes,
+            **self._measure(),
+            "full": self._full,
+            "accepted_prediction_tokens": self._num_accepted,
+            "rejected_prediction_tokens": self._num_rejected,
+            "steps_waited": waits.num_waits,
+            "wait_time_share": round(1e6 * waits.seconds / self.time, 5),
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Returns the report on all requests."""
+        waits, seconds = self._engine.waits, self._engine.wait_seconds
+        p50, p99 = np.quantile(seconds or [0.0], [0.5, 0.99]).tolist()
+        wait_ms = {"p50": p50, "p99": p99, "mean": waits.seconds / max(waits.num_waits, 1)}
+        return self._report | {
+            "wait_ms": {name: round(1000 * each, 3) for name, each in wait_ms.items()}
+        }
 
     def _add(self) -> None:
-        handle, number, pair = self._requests.begin()
+        number = self._num_begun % len(self._pairs)
+        self._num_begun += 1
+        handle, pair = self._num_begun, self._pairs[number]
+        self._texts[handle] = []
         new = NewRequest(
             f"windows-{handle}",
             [number],
@@ -155,15 +169,13 @@ def run_virtually(
     engine = Engine(timeline, cores, settings, scheduler, Links(proposers))
     simulated = SimulatedSettings(**settings.describe_worker())
     worker = Worker(timeline, cores, settings, model, partial(find_step_us, simulated))
-    requests = Requests(pairs, settings.requests)
-    load = Load(timeline, cores, settings, requests, engine, proposers)
+    load = Load(timeline, cores, settings, pairs, engine, proposers)
     engine.run_plan = worker.run
     engine.deliver = lambda outputs: load.ask(partial(load.read, outputs))
     worker.answer = lambda response: engine.ask(partial(engine.take_result, response))
     load.ask(load.begin)
     timeline.run()
-    p50, p99 = np.quantile(engine.wait_seconds or [0.0], [0.5, 0.99]).tolist()
-    return make_report(settings, requests.totals, 1000 * p50, 1000 * p99)
+    return load.report()
 
 
 def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Scheduler, TruthWorker]:

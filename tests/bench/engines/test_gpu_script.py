@@ -3,13 +3,13 @@
 import json
 import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from gpu_measure.parts import kind_of
+
+from tests.command import run
 
 SCRIPT = Path(__file__).resolve().parents[3] / "bench" / "gpu.py"
 # A machine with a GPU may have none of these; then only the services are left out.
@@ -26,39 +26,24 @@ KEYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    command = [sys.executable, "-c", BARE, str(SCRIPT), "--device", "cpu", "--tiny", "--json", "-"]
-    folder = tmp_path_factory.mktemp("gpu")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def report(output: str) -> Any:
-    return json.loads(output.splitlines()[-1])
-
-
 @pytest.mark.slow
-def test_every_section_has_rows_or_says_why_not(report: Any) -> None:
+def test_every_section_has_rows_or_says_why_not(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BARE, str(SCRIPT), "--device", "cpu", "--tiny", "--json", "-"]
+    output = run(*command, cwd=tmp_path, timeout=280)
+    report = json.loads(output.splitlines()[-1])
     assert set(report) == KEYS
     assert report["errors"] == {}
     sections = {row["section"] for row in report["rows"]}
     assert sections == {*("ceilings", "kernel", "exactness", "grid", "overlap", "edits")}
-    assert "the services need it" in report["skipped"]["services"]
+    assert "the services need it" in report["skipped"].pop("services")
     assert report["skipped"]["parts"] == "needs CUDA"
-    assert all("CUDA" in why for what, why in report["skipped"].items() if what != "services")
-
-
-@pytest.mark.slow
-def test_rows_have_floors_and_notes(report: Any) -> None:
+    assert all("CUDA" in why for why in report["skipped"].values())
     grid = [row for row in report["rows"] if row["section"] == "grid"]
     assert all(row["ratio"] == pytest.approx(row["measured"] / row["floor"]) for row in grid)
-    verified = [row for row in grid if "drafts 3" in row["what"]]
     # All drafts are right, and each step has a token of its own.
+    verified = [row["note"] for row in grid if "drafts 3" in row["what"]]
     assert verified
-    assert all(row["note"].startswith("4.0 tokens a row") for row in verified)
+    assert all(note.startswith("4.0 tokens a row") for note in verified)
     # Texts do not depend on their predictions.
     for row in report["rows"]:
         if row["section"] == "exactness":
@@ -67,10 +52,7 @@ def test_rows_have_floors_and_notes(report: Any) -> None:
             assert row["note"].count("identical") == 2
         if "differ alone" in row["what"]:
             assert row["measured"] == 0
-
-
-@pytest.mark.slow
-def test_the_table_comes_last_and_targets_are_for_real_shapes(output: str, report: Any) -> None:
+    # The table comes last, and targets are for real shapes.
     assert output.index("services: at most") < output.index("\nwhat ") < output.index("\ntargets")
     assert {target["name"] for target in report["targets"]} == {f"T{i}" for i in range(1, 8)}
     assert {target["met"] for target in report["targets"]} == {None}
@@ -92,18 +74,14 @@ def test_services_find_all_that_they_import_in_the_checkout() -> None:
     assert found >= {"optimist", *(f"optimist_{name}" for name in services)}
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
+def test_kernels_have_kinds() -> None:
+    for name, kind in (
         ("nvjet_sm90_tst_64x8_64x16_2x1_v_bx_splitK_TNT", "products"),
-        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>", "products"),
         ("combine_parts", "attention"),
         ("choose_of_part", "other kernels of ours"),
         ("void at::native::index_elementwise_kernel<128, 4>", "small operations"),
-    ],
-)
-def test_kernels_have_kinds(name: str, kind: str) -> None:
-    assert kind_of(name) == kind
+    ):
+        assert kind_of(name) == kind
 
 
 @pytest.mark.usefixtures("_paths_as_before")

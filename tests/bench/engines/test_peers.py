@@ -3,7 +3,6 @@
 import json
 import queue
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,10 +12,10 @@ import pytest
 
 from optimist_bench.peers.generate_server import GenerateServer
 from optimist_bench.peers.generate_stream import GenerateStream, Piece, Request
-from tests.stack import BUNDLED_MODEL, free_port
+from tests.stack import BUNDLED_MODEL, free_port, wait_until
 
 MESSAGES = [{"role": "user", "content": "abc"}]
-BODY = {"messages": MESSAGES, "max_tokens": 4, "stream": True, "temperature": 0}
+BODY: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 4, "stream": True, "temperature": 0}
 
 
 class _Tokenizer:
@@ -80,35 +79,27 @@ def test_an_answer_is_streamed_with_its_usage(http: httpx.Client) -> None:
     assert end["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
-def test_what_waits_is_answered_in_batches(http: httpx.Client, server: GenerateServer) -> None:
+@pytest.mark.parametrize(
+    ("bodies", "batches"),
+    [
+        ([BODY] * 3, [1, 2, 1]),
+        # A batch has one temperature.
+        ([BODY, BODY | {"temperature": 1, "seed": 7}], [1, 1, 1]),
+    ],
+)
+def test_what_waits_is_answered_in_batches(
+    http: httpx.Client, server: GenerateServer, bodies: list[Any], batches: list[int]
+) -> None:
     engine: Any = server.engine
     engine.may_answer.clear()
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(http.post, "/v1/chat/completions", json=BODY)
         assert engine.begun.get(timeout=10) == 1
-        others = [pool.submit(http.post, "/v1/chat/completions", json=BODY) for _ in range(3)]
-        while server.waiting.qsize() < 3:
-            time.sleep(0.01)
+        others = [pool.submit(http.post, "/v1/chat/completions", json=each) for each in bodies]
+        wait_until(lambda: server.waiting.qsize() == len(bodies), "requests that wait")
         engine.may_answer.set()
         assert all(_events(each.result()) for each in (first, *others))
-    assert engine.batches == [1, 2, 1]
-
-
-def test_a_batch_has_one_temperature(http: httpx.Client, server: GenerateServer) -> None:
-    engine: Any = server.engine
-    engine.may_answer.clear()
-    with ThreadPoolExecutor(3) as pool:
-        first = pool.submit(http.post, "/v1/chat/completions", json=BODY)
-        assert engine.begun.get(timeout=10) == 1
-        sampled = BODY | {"temperature": 1, "seed": 7}
-        others = [
-            pool.submit(http.post, "/v1/chat/completions", json=body) for body in (BODY, sampled)
-        ]
-        while server.waiting.qsize() < 2:
-            time.sleep(0.01)
-        engine.may_answer.set()
-        assert all(_events(each.result()) for each in (first, *others))
-    assert engine.batches == [1, 1, 1]
+    assert engine.batches == batches
 
 
 @pytest.mark.parametrize("with_lookup", [False, True])
@@ -126,20 +117,15 @@ def test_sampled_answers_are_of_their_seed(with_lookup: bool) -> None:
     assert answer(0.0, 1) == answer(0.0, 2)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_other_requests_are_refused(http: httpx.Client) -> None:
+    for change, message in (
         ({"stream": False}, "only streamed answers"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
         ({"messages": None}, "TypeError"),
-    ],
-)
-def test_other_requests_are_refused(
-    http: httpx.Client, change: dict[str, Any], message: str
-) -> None:
-    response = http.post("/v1/chat/completions", json=BODY | change)
-    assert response.status_code == 400
-    assert message in response.json()["error"]["message"]
+    ):
+        response = http.post("/v1/chat/completions", json=BODY | change)
+        assert response.status_code == 400
+        assert message in response.json()["error"]["message"]
     assert http.post("/v1/completions", json=BODY).status_code == 404
     assert http.get("/metrics").status_code == 404
 

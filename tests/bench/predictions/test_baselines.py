@@ -80,14 +80,11 @@ def test_myers_is_the_shortest_script_however_the_output_is_divided(
     assert all(getattr(whole, name) == getattr(follower, name) for name in names)
 
 
-def test_frequent_branch_comes_first_and_the_other_is_proposed_too() -> None:
+def test_the_frequent_branch_comes_first_and_a_chain_is_the_likeliest_path() -> None:
     draft = followed(SUFFIX, "ab1.ab2.ab2.", "ab").propose(3, 0.0)
     assert as_text(draft.token_ids) == "2.1"
     assert list(draft.parents) == [-1, 0, -1]
     assert list(draft.values) == pytest.approx([2 / 3 * 2 / 3, 2 / 3 * 2 / 4, 1 / 3 * 2 / 3])
-
-
-def test_a_chain_is_the_likeliest_path() -> None:
     draft = followed(SuffixAlgorithm(is_chain=True), "ab1.ab2.ab2!ab2!", "ab").propose(9, 0.0)
     assert as_text(draft.token_ids) == "2!ab2!"
     assert list(draft.parents) == [-1, 0, 1, 2, 3, 4]

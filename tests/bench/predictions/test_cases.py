@@ -2,23 +2,17 @@
 
 from functools import cache
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from optimist_aligner.algorithm import Algorithm
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import load_tokenizer, load_vocabulary
-from optimist_bench.predictions.cases import compare, large_cases, small_cases
+from optimist_bench.predictions.cases import Case, compare, large_cases, small_cases
 from optimist_bench.predictions.command import METHODS
+from tests.stack import BUNDLED_MODEL
 
-TOKENIZER = load_tokenizer(
-    str(Path(__file__).parents[3] / "models" / "tiny-edit" / "tokenizer.json")
-)
 WINDOW = 64
-COMPARED = ("auto", "exact", "line", "ngram", "suffix")
-CASES = {case.name: case for case in small_cases()}
-LARGE = {case.name: case for case in large_cases()}
 
 USUAL = (1.5, 12)
 """Passes are at most so many times the oracle's, plus so many."""
@@ -44,45 +38,44 @@ BOUNDS: dict[str, dict[str, tuple[float, int]]] = {
 }
 
 
-@cache
-def algorithm(name: str) -> Algorithm:
-    return METHODS[name](load_vocabulary(TOKENIZER))
+def simulate(case: Case, *methods: str) -> Any:
+    """Returns the entry of a case; the simulation fails if an output is not the truth."""
+    tokenizer, vocabulary = bundled_tokenizer()
+    algorithms = {name: METHODS[name](vocabulary) for name in methods}
+    return compare([case], algorithms, tokenizer, WINDOW, 0.01)[case.name]
 
 
 @cache
-def report(method: str, case: str, marginal_cost: float = 0.01) -> Any:
-    """Returns the entry of one case; the simulation fails if an output is not the truth."""
-    entries = compare([CASES[case]], {method: algorithm(method)}, TOKENIZER, WINDOW, marginal_cost)
-    return entries[case]
+def bundled_tokenizer() -> tuple[Any, Vocabulary]:
+    tokenizer = load_tokenizer(str(BUNDLED_MODEL / "tokenizer.json"))
+    return tokenizer, load_vocabulary(tokenizer)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("method", COMPARED)
-def test_passes_are_near_the_oracles(method: str, case: str) -> None:
-    entry = report(method, case)
-    passes, oracle = entry["passes"][method], entry["oracle_passes"]
-    if method in BOUNDS:
-        factor, extra = BOUNDS[method].get(case, USUAL)
-        assert passes <= factor * oracle + extra
-    if case in ("exact", "prediction longer") and method != "ngram":
-        assert passes == oracle
-    # What only copies is not ahead of the oracle that copies output too.
-    assert method == "auto" or passes >= entry["oracle_own_passes"]
-    assert method not in ("exact", "line") or passes >= oracle
-    # Nor has a pass more tokens than its window and one.
-    assert ceil(entry["output_tokens"] / (WINDOW + 1)) <= passes <= entry["output_tokens"]
-    assert entry["drafted"][method] <= passes * WINDOW
-
-
-def test_line_cursor_finds_its_place_again_and_exact_does_not() -> None:
-    for case in ("line changed", "line inserted", "line deleted", "block moved"):
-        exact, line = (report(method, case)["passes"][method] for method in ("exact", "line"))
-        assert line < exact / 10
+@pytest.mark.parametrize("case", small_cases(), ids=lambda case: str(case.name))
+def test_passes_are_near_the_oracles(case: Case) -> None:
+    name = case.name
+    entry = simulate(case, "auto", "exact", "line", "ngram", "suffix")
+    oracle = entry["oracle_passes"]
+    for method, passes in entry["passes"].items():
+        if method in BOUNDS:
+            factor, extra = BOUNDS[method].get(name, USUAL)
+            assert passes <= factor * oracle + extra, method
+        if name in ("exact", "prediction longer") and method != "ngram":
+            assert passes == oracle, method
+        # What only copies is not ahead of the oracle that copies output too.
+        assert method == "auto" or passes >= entry["oracle_own_passes"], method
+        assert method not in ("exact", "line") or passes >= oracle, method
+        # Nor has a pass more tokens than its window and one.
+        assert ceil(entry["output_tokens"] / (WINDOW + 1)) <= passes <= entry["output_tokens"]
+        assert entry["drafted"][method] <= passes * WINDOW
+    # A cursor by lines finds its place again, and an exact one does not.
+    if name in ("line changed", "line inserted", "line deleted", "block moved"):
+        assert entry["passes"]["line"] < entry["passes"]["exact"] / 10
 
 
 def test_a_large_text() -> None:
-    case, method = "4,000 lines", "auto"
-    assert LARGE[case].before.count("\n") > 4000
-    entry = compare([LARGE[case]], {method: algorithm(method)}, TOKENIZER, WINDOW, 0.01)[case]
+    (case,) = (each for each in large_cases() if each.name == "4,000 lines")
+    assert case.before.count("\n") > 4000
+    entry = simulate(case, "auto")
     factor, extra = USUAL
-    assert entry["passes"][method] <= factor * entry["oracle_passes"] + extra
+    assert entry["passes"]["auto"] <= factor * entry["oracle_passes"] + extra

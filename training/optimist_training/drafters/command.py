@@ -17,12 +17,13 @@ from optimist_training.data.examples import BUILTIN, Data, Example, batches
 from optimist_training.data.options import require_positive
 from optimist_training.drafters.acceptance import measure
 from optimist_training.drafters.draft_training import DraftTrainee
-from optimist_training.drafters.eagle_training import EagleTrainee, known_head, new_head
+from optimist_training.drafters.eagle_training import EagleTrainee, new_head
 from optimist_training.drafters.loop import InterruptedRunError, Schedule, run
 from optimist_training.drafters.medusa_training import MedusaTrainee, known_heads, new_heads
 from optimist_training.drafters.target import Target, Trainee
 from optimist_training.proposer.command import add_proposer_options, train_proposer
 from optimist_training.proposer.continuations import add_continuations_options, train_continuations
+from optimist_worker.drafters.heads.eagle import load_eagle
 
 _SETTINGS = (
     "kind",
@@ -194,7 +195,7 @@ def _trainee(options: argparse.Namespace, target: Target, data: Data) -> Trainee
         head = (
             new_head(target, options.layers, options.seed, _draft_vocab(options, data))
             if options.start is None
-            else known_head(target, options.start)
+            else load_eagle(options.start, target.model)
         )
         return EagleTrainee(head, options.levels, stored)
     model = _draft_model(options, target, data).to(options.device)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, LlamaConfig
 
 from optimist_training.drafters.target import Lesson, Target, ahead, right_share, soft_loss
-from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer, load_eagle, save_eagle
+from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer, save_eagle
 
 NAME = "optimist_chain"
 
@@ -183,8 +183,3 @@ def new_head(
     )
     head.target_ids = known
     return head.to(device=target.model.device)
-
-
-def known_head(target: Target, name: str) -> EagleHead:
-    """Loads a head to go on with."""
-    return load_eagle(name, target.model)

@@ -3,17 +3,20 @@
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from pickle import UnpicklingError
+from statistics import fmean
 from types import FrameType
 
 import torch
 
-from optimist_common.errors import SetupError
+from optimist_common.errors import SetupError, one_line
 from optimist_training.data.examples import Batch
-from optimist_training.drafters.snapshot import load_snapshot, save_snapshot
 from optimist_training.drafters.target import Target, Trainee
 
 
@@ -38,57 +41,9 @@ class Schedule:
         return self.learning_rate * rising * (1 - step / self.num_steps)
 
 
-_SMOOTHING = 0.9
-
-
-@dataclass(slots=True)
-class Progress:
-    """Smoothed figures of a run."""
-
-    num_steps: int
-    first_step: int
-    started: float
-    """Seconds, of any clock; `line` takes the same."""
-    num_tokens: int = 0
-    _loss: float | None = None
-    _share: float | None = None
-    _is_terminal: bool = field(default_factory=sys.stderr.isatty)
-
-    def add(self, loss: float, share: float, num_tokens: int) -> None:
-        """Notes a step."""
-        self.num_tokens += num_tokens
-        self._loss = _mix(self._loss, loss)
-        self._share = _mix(self._share, share)
-
-    def line(self, step: int, now: float) -> str:
-        """Returns the line after a number of steps."""
-        seconds = max(now - self.started, 1e-9)
-        left = seconds / max(step - self.first_step, 1) * (self.num_steps - step)
-        return (
-            f"step {step}/{self.num_steps}  loss {self._loss or 0.0:.4f}  "
-            f"first draft right {self._share or 0.0:.3f}  "
-            f"{self.num_tokens / seconds:,.0f} tokens/s  {_duration(left)} left"
-        )
-
-    def show(self, step: int, now: float) -> None:
-        """Writes the line to standard error: over the last one on a terminal, else below it."""
-        end = "" if self._is_terminal and step < self.num_steps else "\n"
-        start = "\r\x1b[K" if self._is_terminal else ""
-        print(start + self.line(step, now), end=end, file=sys.stderr, flush=True)
-
-
-def _mix(before: float | None, value: float) -> float:
-    return value if before is None else _SMOOTHING * before + (1 - _SMOOTHING) * value
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 _STEPS_BETWEEN_LINES = 10
 _STEPS_BETWEEN_SNAPSHOTS = 100
+_STATE = "state.pt"
 
 
 class InterruptedRunError(Exception):
@@ -104,8 +59,8 @@ def run(
     settings: dict[str, object],
     *,
     resume: bool,
-) -> int:
-    """Trains a drafter in place; returns the number of tokens it has seen in this call.
+) -> None:
+    """Trains a drafter in place.
 
     Args:
         trainee: The drafter.
@@ -125,21 +80,29 @@ def run(
         parameters.values(), betas=schedule.betas, weight_decay=schedule.weight_decay
     )
     first = _resume(directory, parameters, optimizer, settings) if resume else 0
-    progress = Progress(schedule.num_steps, first, time.monotonic())
+    started, num_tokens, figures = time.monotonic(), 0, deque[tuple[float, float]](maxlen=20)
     with _interruptible() as stopped:
         for step, batch in zip(range(schedule.num_steps), batches, strict=False):
             if step < first:
                 continue
-            loss, share = _step(trainee, target, batch, optimizer, schedule, step)
-            progress.add(loss, share, batch.token_ids.numel())
+            figures.append(_step(trainee, target, batch, optimizer, schedule, step))
+            num_tokens += batch.token_ids.numel()
             done = step + 1
             if done % _STEPS_BETWEEN_LINES == 0 or done == schedule.num_steps:
-                progress.show(done, time.monotonic())
+                loss, share = (fmean(each) for each in zip(*figures, strict=True))
+                seconds = time.monotonic() - started
+                left = timedelta(
+                    seconds=round(seconds * (schedule.num_steps - done) / (done - first))
+                )
+                print(
+                    f"step {done}/{schedule.num_steps}  loss {loss:.4f}  first draft right "
+                    f"{share:.3f}  {num_tokens / seconds:,.0f} tokens/s  {left} left",
+                    file=sys.stderr,
+                )
             if stopped or done % _STEPS_BETWEEN_SNAPSHOTS == 0 or done == schedule.num_steps:
-                save_snapshot(directory, parameters, optimizer, {"step": done, **settings})
+                _save(directory, parameters, optimizer, {"step": done, **settings})
             if stopped:
                 raise InterruptedRunError(f"stopped after step {done}; go on with --resume")
-    return progress.num_tokens
 
 
 def _step(
@@ -164,18 +127,43 @@ def _step(
     return loss.item(), share.item()
 
 
+def _save(
+    directory: Path,
+    parameters: dict[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, object],
+) -> None:
+    """Writes what a run needs to go on; a reader never sees half of it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    unfinished = directory / f"{_STATE}.unfinished"
+    tensors = {name: parameter.detach() for name, parameter in parameters.items()}
+    saved = {**state, "parameters": tensors, "optimizer": optimizer.state_dict()}
+    torch.save(saved, unfinished)
+    unfinished.replace(directory / _STATE)
+
+
 def _resume(
     directory: Path,
     parameters: dict[str, torch.nn.Parameter],
     optimizer: torch.optim.Optimizer,
     settings: dict[str, object],
 ) -> int:
-    state = load_snapshot(directory, parameters, optimizer)
+    """Puts a saved run into parameters and optimizer; returns the steps that it had."""
+    try:
+        saved = torch.load(directory / _STATE, weights_only=True)
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(saved["parameters"][name])
+        optimizer.load_state_dict(saved["optimizer"])
+        step: int = saved["step"]
+    except FileNotFoundError:
+        raise SetupError(f"--resume: {directory} holds no run; leave --resume out") from None
+    except (KeyError, RuntimeError, ValueError, UnpicklingError) as error:
+        raise SetupError(f"--resume: {directory} is of another run: {one_line(error)}") from None
     for name, value in settings.items():
-        if state.get(name) != value:
+        if saved.get(name) != value:
             flag = name.replace("_", "-")
-            raise SetupError(f"--{flag}: the run to resume had {state.get(name)!r}, not {value!r}")
-    step: int = state["step"]
+            raise SetupError(f"--{flag}: the run to resume had {saved.get(name)!r}, not {value!r}")
     return step
 
 

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.virtual.proposing import Batch, Link, Links, read_window
 from optimist_bench.harness.virtual.settings import VirtualSettings
@@ -69,16 +68,10 @@ class Engine(Service):
             self._look_again(self._wait)
         self._wake()
 
-    def read_stats(self) -> scheduler_pb2.Stats:
-        """Returns the scheduler's figures."""
-        waits = self.waits
-        return scheduler_pb2.Stats(
-            num_plans=self._scheduler.stats.num_plans,
-            num_window_waits=waits.num_waits,
-            num_idle_window_waits=waits.num_idle,
-            num_late_window_waits=waits.num_late,
-            window_wait_us=round(1e6 * waits.seconds),
-        )
+    @property
+    def num_plans(self) -> int:
+        """Plans that were sent."""
+        return self._scheduler.stats.num_plans
 
     def _take_answer(self, link: Link, batch: Batch, answer: Answer) -> None:
         link.take_answer(batch.number)
