@@ -160,7 +160,7 @@ async def test_what_the_official_client_parsed_goes_back(gateway: Gateway) -> No
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}}
-NO_TEXT = [IMAGE, {"type": "tool_result", "tool_use_id": "a", "content": "x"}]
+NO_TEXT: list[Any] = [IMAGE, {"type": "tool_result", "tool_use_id": "a", "content": "x"}]
 WRONG: list[tuple[list[Fields], str, str]] = [
     *(
         (

@@ -1,6 +1,5 @@
 """Who may begin a request now, and when the others should come back."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -72,7 +71,8 @@ class Admission:
     requests_per_minute: float = 0
     tokens_per_minute: float = 0
     """Of prompts and answers; counted when a request has ended, so that a client may overdraw."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float]
+    """Says what time it is, in seconds."""
     num_requests: int = field(init=False, default=0)
     """Choices in progress."""
     is_closed: bool = field(init=False, default=False)
@@ -128,8 +128,9 @@ class Admission:
                 self._accounts = {
                     name: one for name, one in self._accounts.items() if not one.is_idle(now)
                 }
-            rates = self.requests_per_minute, self.tokens_per_minute
-            account = _Account(*(TokenBucket(rate, now) for rate in rates))
+            account = _Account(
+                TokenBucket(self.requests_per_minute, now), TokenBucket(self.tokens_per_minute, now)
+            )
             self._accounts[client] = account
         return account
 

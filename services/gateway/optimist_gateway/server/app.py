@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -137,6 +138,7 @@ def _service(
         max_num_requests_per_client=settings.max_num_requests_per_key,
         requests_per_minute=settings.requests_per_minute,
         tokens_per_minute=settings.tokens_per_minute,
+        clock=time.monotonic,
     )
     metrics.running.set_function(lambda: admission.num_requests)
     return Service(
