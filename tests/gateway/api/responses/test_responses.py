@@ -149,6 +149,8 @@ UNSUPPORTED: list[tuple[Any, str]] = [
     ({"conversation": {"id": "conv_1"}}, "conversation"),
 ]
 INVALID: list[tuple[Any, str]] = [
+    # It is written back.
+    ({"max_tool_calls": 2**70}, "max_tool_calls"),
     (OTHER_FUNCTION, "tool_choice"),
     (schema({"$ref": "https://example.com"}, strict=True), "text.format.schema"),
     ({"logit_bias": {"100000": 1}}, "logit_bias"),

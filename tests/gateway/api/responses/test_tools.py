@@ -172,6 +172,7 @@ WRONG: list[tuple[Fields, str]] = [
     ({"tools": TOOLS, "tool_choice": ALLOWED}, "tool_choice.tools[1].type"),
     ({"tools": TOOLS, "tool_choice": {"type": "custom", "name": "g"}}, "tool_choice"),
     ({"tools": TWICE}, "tools[1].name"),
+    ({"tools": [PATCH | {"format": {"n": 2**70}}]}, "tools[0].format"),
     ({"tools": [AGENTS | {"tools": TWICE}]}, "tools[0].tools[1].name"),
     ({"tools": [AGENTS | {"tools": [CLOSE | {"parameters": []}]}]}, "tools[0].tools[0].parameters"),
     ({"tools": [{"name": "f"}]}, "tools[0].type"),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, model_validator
 
 from optimist_common.sampling import MAX_LOGPROBS
-from optimist_gateway.api.openai.bodies.base import Body, invalid, only
+from optimist_gateway.api.openai.bodies.base import INT32_MAX, Body, invalid, only
 from optimist_gateway.api.openai.bodies.conversation import TemplateFields
 from optimist_gateway.api.openai.bodies.generation import AnswerBody, MaxTokens
 from optimist_gateway.api.openai.bodies.structure import (
@@ -68,7 +68,7 @@ class ResponsesBody(AnswerBody, TemplateFields):
     """Of what there is, only log-probabilities have to be asked for."""
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     """How many of the likeliest tokens `include` reports for each token."""
-    max_tool_calls: int | None = None
+    max_tool_calls: int | None = Field(None, ge=-INT32_MAX, le=INT32_MAX)
     """Ignored: it counts calls of tools that run on the server."""
     truncation: Literal["auto", "disabled"] | None = None
     """Ignored: an input that is too long is an error."""
