@@ -54,16 +54,10 @@ def test_the_first_model_is_that_of_the_flag(
     ("words", "text"),
     [
         ([], r"--model is required \(see --help\)"),
-        (models(), r"--model is required \(see --help\)"),
         (["--models", "b"], r"--models: must be a list in JSON .*, not 'b'"),
-        (["--models", "{}"], r"--models: .*list, not {}"),
-        (models(3), r"--models\[0\]: .*, not 3"),
         (models({"schedulers": ["127.0.0.1:2"]}), r"--models\[0\]\.model is required"),
-        (models({**FURTHER, "model": ""}), r"--models\[0\]\.model: .*, not ''"),
         (models({**FURTHER, "schedulers": []}), r"--models\[0\]\.schedulers: .*, not \[\]"),
-        (models({**FURTHER, "schedulers": "x"}), r"--models\[0\]\.schedulers: .*host:port"),
         (models({**FURTHER, "port": 1}), r"--models\[0\]\.port: no such setting"),
-        (models({**FURTHER, "tool_call_format": "x"}), r"--models\[0\]\.tool_call_format: .*'x'"),
         (["--model", "b", *models(FURTHER)], r"--models\[0\]: its name b is that of --model too"),
         (
             ["--model", "a", "--schedulers", "127.0.0.1:2", *models(FURTHER)],

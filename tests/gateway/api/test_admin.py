@@ -57,13 +57,3 @@ async def test_wrong_parameters_are_named(http: httpx.AsyncClient) -> None:
             error = error_of(await http.post(f"/admin/{query}", headers=KEY), 400)
             assert error["param"] == param, query
             assert error["message"].startswith(f"{param}: ")
-
-
-async def test_what_is_not_in_progress_has_no_priority(start: Start, worker_port: int) -> None:
-    async with (
-        serving_scheduler(worker_port, policy="priority") as address,
-        start(schedulers=[address], admin_keys=ADMINS) as gateway,
-    ):
-        url = "/admin/priority?request_id=a&priority=1"
-        error = error_of(await gateway.http.post(url, headers=KEY), 404)
-        assert (error["param"], error["code"]) == ("request_id", "request_not_found")

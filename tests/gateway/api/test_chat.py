@@ -52,17 +52,6 @@ async def test_a_completion(gateway: Gateway) -> None:
     assert last.usage == answer.usage
 
 
-async def test_special_tokens_are_not_added_to_a_chat(gateway: Gateway) -> None:
-    gateway.say("x")
-    parts = [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}]
-    said = [("developer", "Be brief."), ("user", parts), ("assistant", "Yes?")]
-    messages: list[Any] = [{"role": role, "content": content} for role, content in said]
-    messages.append({"role": "user", "content": "Go", "name": "ann"})
-    await gateway.chat(messages=messages)
-    prompt = "<|system|>Be brief.\n<|user|>Hey\n<|assistant|>Yes?\n<|user|>Go\n<|assistant|>"
-    assert gateway.backend.decode(tokens(gateway.adds[0].prompt_token_ids)) == prompt
-
-
 async def test_tokens_are_returned_if_asked_for(gateway: Gateway) -> None:
     token_ids = gateway.say("The quick brown fox", width=2, accepted=[1])
     extra = {"return_token_ids": True}
@@ -80,7 +69,7 @@ async def test_tokens_are_returned_if_asked_for(gateway: Gateway) -> None:
     assert answer.usage.num_passes == len(pieces)
 
 
-@pytest.mark.parametrize("width", [1, 2, 64])
+@pytest.mark.parametrize("width", [1, 64])
 async def test_a_stop_string_ends_text_and_request(gateway: Gateway, width: int) -> None:
     gateway.say("The quick brown fox jumps over", width=width, forever=True, rejected=3)
     extra = {"return_token_ids": True}
@@ -136,10 +125,3 @@ async def test_defaults(gateway: Gateway) -> None:
     assert first.handle != second.handle
     assert not second.HasField("max_draft_tokens")
     assert (second.priority, second.cache_salt) == (0, "")
-
-
-async def test_the_model_is_listed(gateway: Gateway) -> None:
-    (listed,) = (await gateway.client.models.list()).data
-    assert await gateway.client.models.retrieve("tiny") == listed
-    assert (listed.id, listed.object) == ("tiny", "model")
-    assert listed.model_extra == {"max_model_len": MAX_MODEL_LEN}

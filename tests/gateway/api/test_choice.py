@@ -43,7 +43,7 @@ def require_sum(usage: Any, scripts: list[Script], add: scheduler_pb2.Add) -> No
     assert details.tokens_by_source == {"target": num_tokens(scripts) - 3, "prediction": 3}
 
 
-@pytest.mark.parametrize("prediction", [None, PREDICTION[0], PREDICTION])
+@pytest.mark.parametrize("prediction", [None, PREDICTION])
 async def test_whole_answers(gateway: Gateway, prediction: Any) -> None:
     choices = say_three(gateway)
     choices[2].reason = scheduler_pb2.FINISH_REASON_LENGTH

@@ -42,7 +42,6 @@ async def gateway(
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
-        (COMPLETIONS, {"prompt": "a <|new|> b"}, "prompt"),
         (COMPLETIONS, {"prompt": ["a", "<|new|>"]}, "prompt[1]"),
         (CHAT, {"messages": [{"role": "user", "content": "a <|new|>"}]}, "messages"),
         (RESPONSES, {"input": "a <|new|>"}, "input"),

@@ -7,7 +7,6 @@ from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes
-from optimist_gateway.core.answer.output import SMALLEST, TokenLogprobs, token_logprob
 from tests.gateway.fake_scheduler import Script, Step, candidates, logprob, step_of, tokens
 from tests.gateway.harness import COMPLETIONS, Gateway, script_of
 
@@ -18,8 +17,7 @@ def text_of(backend: Backend, token: int) -> str:
     return backend.decode([token], skip_special_tokens=False)
 
 
-@pytest.mark.parametrize("width", [1, 4])
-@pytest.mark.parametrize("num_top", [None, 0, 3])
+@pytest.mark.parametrize(("width", "num_top"), [(1, None), (4, 3)])
 async def test_chat_has_each_token(
     gateway: Gateway, backend: Backend, width: int, num_top: Any
 ) -> None:
@@ -44,8 +42,7 @@ async def test_chat_has_each_token(
     assert streamed == content
 
 
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("num_top", [0, 2])
+@pytest.mark.parametrize(("width", "num_top"), [(1, 0), (3, 2)])
 async def test_completions_have_those_of_each_token(
     gateway: Gateway, backend: Backend, width: int, num_top: int
 ) -> None:
@@ -83,12 +80,8 @@ async def test_tokens_after_a_stop_string_are_cut(gateway: Gateway, backend: Bac
     assert len(choice.logprobs.tokens) < len(said)
 
 
-# The last is longer than what is tokenized in one go.
-ECHOED: list[Any] = ["The quick 東 fox", [[20, 30, 1, 40]], "a", "The fox. " * 150]
-
-
-@pytest.mark.parametrize("prompt", ECHOED, ids=lambda one: str(one)[:20])
-@pytest.mark.parametrize("logprobs", [None, 0, 2])
+@pytest.mark.parametrize("prompt", ["The quick 東 fox", [[20, 30, 1, 40]]], ids=["text", "tokens"])
+@pytest.mark.parametrize("logprobs", [None, 2])
 @pytest.mark.parametrize("max_tokens", [0, 5])
 async def test_echo(
     gateway: Gateway, backend: Backend, prompt: Any, logprobs: Any, max_tokens: int
@@ -172,9 +165,3 @@ async def test_each_prompt_has_its_own_choices(gateway: Gateway, backend: Backen
     async for chunk in await gateway.complete(**options, stream=True):
         shown[chunk.choices[0].index] += chunk.choices[0].text
     assert list(shown.values()) == texts
-
-
-def test_what_is_impossible_has_a_number_in_json() -> None:
-    impossible = float("-inf")
-    given = token_logprob(5, TokenLogprobs(impossible, [6], [impossible]), 3, lambda _: ("x", b"x"))
-    assert given.logprob == given.top[0].logprob == SMALLEST

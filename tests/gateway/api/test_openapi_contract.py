@@ -12,7 +12,7 @@ from tests.stack import ENGINE_PYTHON, REPOSITORY, Stack
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance"
 CHECKS += ",response_schema_conformance"
 SEED = "2"
-NUM_EXAMPLES = "20"
+NUM_EXAMPLES = "5"
 """Of an operation in a phase; coverage has as many as the document has limits."""
 SECONDS = 280
 
@@ -39,7 +39,7 @@ async def ask_whatever_it_allows(url: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"),
         *("--no-color", "--config-file", "schemathesis.toml", "run", f"{url}/openapi.json"),
-        *("--checks", CHECKS, "--phases", "examples,coverage,fuzzing", "--mode", "all"),
+        *("--checks", CHECKS, "--phases", "coverage,fuzzing", "--mode", "all"),
         *("--max-examples", NUM_EXAMPLES, "--seed", SEED, "--request-timeout", "60"),
         cwd=REPOSITORY,
         stdout=asyncio.subprocess.PIPE,
@@ -50,7 +50,7 @@ async def ask_whatever_it_allows(url: str) -> None:
     text = output.decode()
     assert process.returncode == 0, text
     assert "Tested: 10" in text, text
-    for phase in ("Examples", "Coverage", "Fuzzing"):
+    for phase in ("Coverage", "Fuzzing"):
         assert f"✅ {phase}" in text, text
 
 

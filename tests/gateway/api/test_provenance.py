@@ -130,7 +130,6 @@ REPEATED = [(1, SourceSpan(0, 3, 7)), (2, in_message(0, 0, 4)), (1, in_message(0
         ([0, 1, 3, 4, 5], None, NO_PROMPT, JUMPS),
         # Some are found nowhere, or beyond all that was sent.
         ([-1, -1, 2], None, NO_PROMPT, [(2, None), (1, SourceSpan(0, 3, 7))]),
-        ([7, 2], None, NO_PROMPT, [(1, None), (1, SourceSpan(0, 3, 7))]),
         ([-1] * 5, [5, 4, 3, 2, 1], PROMPT, MESSAGES),
         ([2, -1, -1, -1, -1], [0, 6, 5, 5, 0], PROMPT, REPEATED),
         # Of a prompt that came as tokens.
@@ -154,15 +153,6 @@ def test_a_segment_ends_where_the_position_jumps_or_a_message_ends(
     sources = [source if position >= 0 else DraftSource.NGRAM for position in positions]
     given_sources = [one.source for one in segments for _ in range(one.num_tokens)]
     assert given_sources == [*sources, DraftSource.TARGET]
-
-
-def test_a_token_without_characters_stands_with_the_one_that_completes_its_character() -> None:
-    prompt = PromptSpans(3, joined_spans([(0, 2), (2, 3), (2, 3)]), [SentText(None, 2, 3)])
-    assert prompt.is_next(2, 1)
-    assert prompt.find_span(2, 1) == in_message(None, 0, 0)
-    assert prompt.find_span(1, 1) == in_message(None, 0, 1)
-    assert prompt.find_span(2, 2) == in_message(None, 0, 1)
-    assert prompt.find_span(3, 1) == in_prompt_tokens(0, 1)
 
 
 @given(st.lists(st.text("ab \n", max_size=5), max_size=5), st.text("ab\n|", max_size=3))
@@ -239,12 +229,6 @@ def test_spans_are_right_at_any_border(tokens: list[bytes], data: st.DataObject)
             assert text[one.span.start : one.span.end] == one.text
 
 
-def test_tokens_that_are_no_text_have_no_characters() -> None:
-    # A token that begins each prompt, a space that the tokenizer leaves out, one that ends it.
-    spans = joined_spans([(0, 0), (0, 2), (3, 5), (3, 5), (0, 0)])
-    assert spans == [(0, 0), (0, 2), (2, 3), (3, 5), (5, 5)]
-
-
 async def test_chunks_and_whole_answers_have_segments(gateway: Gateway) -> None:
     expected = "def  main(argument):\r\n    return 東京\r\n"
     predicted = expected.replace("\r\n", "\n")
@@ -293,10 +277,8 @@ IN_MESSAGE = {"message": 0, "start": 0, "end": 7}
 @pytest.mark.parametrize(
     ("path", "asked", "expected"),
     [
-        (COMPLETIONS, {"prompt": "The fox"}, {"start": 0, "end": 7}),
         (COMPLETIONS, {"prompt": "東\nThe fox"}, {"start": 2, "end": 9}),
         (COMPLETIONS, {"prompt": [40, 41, 42]}, {"token_start": 0, "token_end": 3}),
-        (CHAT, {"messages": FOX}, IN_MESSAGE),
         (CHAT, {"messages": SECOND}, {"message": 1, "start": 6, "end": 13}),
         (RESPONSES, {"input": "The fox"}, IN_MESSAGE),
     ],
@@ -326,11 +308,3 @@ async def test_spans_in_the_prompt(
     if path == COMPLETIONS:
         chunks = await gateway.chunks(path, include_provenance=True, **asked)
         assert chunks[0]["choices"][0]["provenance"][0]["prompt"] == expected
-
-
-async def test_an_echoed_prompt_is_a_segment(gateway: Gateway) -> None:
-    gateway.scheduler.script = Script([Step([40, END])])
-    fields = {"prompt": "The fox", "echo": True, "include_provenance": True}
-    (choice,) = (await gateway.answer(COMPLETIONS, **fields))["choices"]
-    assert [one["source"] for one in choice["provenance"]] == ["prompt", "target"]
-    assert choice["provenance"][0]["text"] == "The fox"

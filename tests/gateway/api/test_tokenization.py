@@ -16,9 +16,10 @@ from tests.gateway.harness import USER, Fields, Gateway, starting
 TEXT = "The quick 東京 <|end|> fox"
 
 
-@pytest.mark.parametrize("with_strings", [None, False, True])
 # The long one is tokenized in a thread.
-@pytest.mark.parametrize("text", [TEXT, "The quick fox. " * 200], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("text", "with_strings"), [(TEXT, True), ("The quick fox. " * 200, None)], ids=["short", "long"]
+)
 async def test_a_text_there_and_back(gateway: Gateway, text: str, with_strings: Any) -> None:
     token_ids = gateway.backend.encode(text).ids
     strings = [gateway.backend.decode([token], False) for token in token_ids]
@@ -59,15 +60,10 @@ async def test_special_tokens_are_added_if_wanted(model_directory: Path, backend
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": "a", "messages": USER}, "prompt"),
         ("/tokenize", {"prompt": "a" * 150_000}, "prompt"),
-        ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"prompt": "a", "model": "other"}, "model"),
-        ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [100_000]}, "tokens"),
-        ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
-        ("/detokenize", {"tokens": [], "model": "b"}, "model"),
     ],
     ids=lambda one: str(one)[:60],
 )

@@ -11,11 +11,8 @@ from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway,
 # anomalyco/opencode#9611, vllm-project/vllm#19861
 LARGE: list[tuple[str, Fields]] = [
     (CHAT, {"max_tokens": 32_000}),
-    (CHAT, {"max_completion_tokens": 8000}),
-    (CHAT, {"max_tokens": MAX_MODEL_LEN}),
     (CHAT, {"max_tokens": 2**31 - 1, "max_completion_tokens": 2**31 - 1}),
     (CHAT, {"max_tokens": -1}),
-    (COMPLETIONS, {"max_tokens": 32_000}),
     (COMPLETIONS, {"max_tokens": MAX_MODEL_LEN, "prompt": ["a", "b" * 50], "n": 2}),
     (RESPONSES, {"max_output_tokens": 128_000}),
 ]
@@ -55,22 +52,19 @@ async def test_drafts_are_at_most_as_many_as_the_server_verifies(start: Start) -
 
 # continuedev/continue#1371, open-webui/open-webui#13149
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
-@pytest.mark.parametrize("number", [5, 6, 17, 64])
-async def test_there_may_be_many_stops(gateway: Gateway, path: str, number: int) -> None:
+async def test_there_may_be_many_stops(gateway: Gateway, path: str) -> None:
     gateway.say("The quick brown fox")
-    stop = [*(f"never {index}" for index in range(number - 1)), "brown"]
-    assert "The quick " in str(await gateway.answer(path, stop=stop))
-    assert "brown" not in str(await gateway.answer(path, stop=stop))
+    stop = [*(f"never {index}" for index in range(63)), "brown"]
+    answer = str(await gateway.answer(path, stop=stop))
+    assert "The quick " in answer
+    assert "brown" not in answer
 
 
 NOTHING: list[Fields] = [
     {"tools": [], "tool_choice": "auto"},
     {"tools": None, "tool_choice": "auto"},
-    {"tools": [], "tool_choice": "none"},
-    {"tools": [], "tool_choice": None, "parallel_tool_calls": True},
     {"functions": [], "function_call": "auto"},
     {"stream_options": {"include_usage": True}},
-    {"stop": []},
     {"logit_bias": {}, "modalities": ["text"], "n": 1, "seed": None},
 ]
 

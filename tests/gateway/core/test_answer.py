@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as Backend
 
 from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.answer import Answer, Piece
@@ -83,31 +82,11 @@ def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
     assert state.usage().num_accepted_tokens == 4
 
 
-def test_only_what_was_predicted_counts_as_such_and_every_source_is_counted() -> None:
-    state = answer(["fg"])
-    first = state.push(StepOutput(letters("abc"), 2, DraftSource.MEDUSA))
-    assert (first.num_accepted_tokens, first.predicted_text_length) == (0, 0)
-    second = state.push(StepOutput(letters("de"), 1, PREDICTION))
-    assert (second.num_accepted_tokens, second.predicted_text_length) == (1, 1)
-    state.push(StepOutput(letters("fghi"), 4, DraftSource.EAGLE))
-    usage = state.usage()
-    assert usage.accepted_prediction_tokens == 1
-    assert usage.completion_tokens == sum(usage.num_tokens_by_source.values()) == 7
-    drafted = {PREDICTION: 1, DraftSource.MEDUSA: 2, DraftSource.EAGLE: 2}
-    assert usage.num_tokens_by_source == {DraftSource.TARGET: 2} | drafted
-
-
 def test_a_stop_string_does_not_count_before_min_tokens() -> None:
     state = answer(["b"], min_tokens=3)
     pieces = play(state, "abcdbe", 4)
     assert "".join(piece.text for piece in pieces) == "abcd"
     assert pieces[-1].finish_reason is FinishReason.STOP_STRING
-
-
-def test_half_a_character_at_the_end_is_shown_as_such(backend: Backend) -> None:
-    state = Answer(1, Detokenizer(backend.decode, set()), [], 0)
-    begin = backend.encode("æ").ids[:1]
-    assert state.push(StepOutput(begin, finished=Finished(FinishReason.LENGTH))).text == "\ufffd"
 
 
 def test_what_stands_in_no_prediction_counts_as_own_text() -> None:

@@ -10,7 +10,6 @@ from optimist_gateway.core.schedulers import (
     LOAD_FACTOR,
     LOAD_SLACK,
     MAX_PREFIX_TOKENS,
-    PREFIX_BLOCK_TOKENS,
     Candidate,
     choose,
     prefix_key,
@@ -60,11 +59,6 @@ def test_the_unsound_come_last(fleet: list[Candidate], prefix: bytes | None) -> 
     assert chosen.is_sound or not any(one.is_sound for one in fleet)
 
 
-def test_load_is_relative_to_size() -> None:
-    fleet = [Candidate("small", 6, 100), Candidate("large", 30, 1000)]
-    assert fleet[choose(fleet, None, "one")].name == "large"
-
-
 def test_prompts_that_begin_alike_have_one_key() -> None:
     tokens = list(range(400))
     key = prefix_key("salt", to_bytes(tokens))
@@ -72,9 +66,3 @@ def test_prompts_that_begin_alike_have_one_key() -> None:
     assert key == prefix_key("salt", to_bytes([*tokens[:MAX_PREFIX_TOKENS], 7]))
     assert key != prefix_key("other", to_bytes(tokens))
     assert key != prefix_key("salt", to_bytes([7, *tokens[1:]]))
-
-
-def test_the_last_part_of_a_block_does_not_count() -> None:
-    tokens = list(range(PREFIX_BLOCK_TOKENS))
-    assert prefix_key("", to_bytes(tokens[:-1])) is None
-    assert prefix_key("", to_bytes(tokens)) == prefix_key("", to_bytes([*tokens, *tokens[:-1]]))

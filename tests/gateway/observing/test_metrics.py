@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.observing.logs import JsonFormatter
 from tests.gateway.fake_scheduler import Script, Step, tokens
-from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, Gateway, Start, until
+from tests.gateway.harness import CHAT, COMPLETIONS, Gateway, Start, until
 
 
 async def figures_of(gateway: Gateway) -> dict[str, float]:
@@ -107,12 +107,6 @@ async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Sta
         assert figures["request_seconds_count"] == 1
 
 
-async def test_the_event_loop_is_watched(gateway: Gateway) -> None:
-    while (figures := await gateway.figures())["event_loop_delay_seconds_count"] == 0:
-        pass
-    assert figures["event_loop_tasks"] > 0
-
-
 SECRET = "The secret brown fox"
 
 
@@ -183,14 +177,3 @@ async def test_lines_of_what_fails(logged: Gateway, lines: list[dict[str, Any]])
     await logged.http.get("/health")
     await logged.http.get("/metrics")
     assert lines == []
-
-
-async def test_without_the_flags_there_are_no_lines_or_spans(
-    gateway: Gateway, lines: list[dict[str, Any]]
-) -> None:
-    gateway.say("jumps")
-    headers = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
-    response = await gateway.http.post(COMPLETIONS, json=BODIES[COMPLETIONS], headers=headers)
-    assert response.status_code == 200
-    assert lines == []
-    assert gateway.adds[0].trace_parent == ""

@@ -85,8 +85,3 @@ async def test_a_loader_that_fails_is_an_error() -> None:
     process = ChildProcess(f"{__name__}:nothing", "model", 1.0, "nothing")
     with pytest.raises(ChildUnavailableError, match="does not start"):
         await process.ask(say(""))
-
-
-async def test_as_many_wait_as_ask(process: ChildProcess) -> None:
-    texts = await asyncio.gather(*(process.ask(say(str(number))) for number in range(400)))
-    assert texts == [f"model:{number}" for number in range(400)]

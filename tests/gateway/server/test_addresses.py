@@ -8,8 +8,9 @@ import grpc
 import pytest
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
-from tests.gateway.fake_scheduler import Script
-from tests.gateway.harness import BODIES, CHAT, Gateway, Start, script_of
+from optimist_gateway.schedulers.requests import UNREACHED
+from tests.gateway.fake_scheduler import FakeScheduler, Script, start_scheduler
+from tests.gateway.harness import BODIES, CHAT, USER, Gateway, Start, error_of, script_of
 from tests.stack import free_port
 
 
@@ -29,41 +30,45 @@ async def asked_by_grpc(gateway: Gateway, name: str, message: Any) -> str:
     return f"{failure.value.details()} {failure.value.trailing_metadata()}"
 
 
-async def test_no_answer_names_a_scheduler_that_is_not_reached(
+async def test_one_that_is_not_reached_is_503_and_found_when_it_comes(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    target = f"127.0.0.1:{free_port()}"
+    port = free_port()
+    target = f"127.0.0.1:{port}"
     async with start(schedulers=[target], grpc_port=free_port(), waits=False) as gateway:
         while target not in caplog.text:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert caplog.text.count(f"the scheduler at {target} gets no requests") == 1
+        assert (await gateway.http.get("/live")).status_code == 200
         for path in ("/health", "/ready"):
             response = await gateway.http.get(path)
-            assert response.status_code == 503
+            assert (response.status_code, response.json()["reason"]) == (503, UNREACHED)
+            assert response.headers["retry-after"] == "1"
             check(gateway, response.text)
-        for stream in (False, True):
-            for path in BODIES:
-                response = await gateway.post(path, stream=stream)
-                assert response.status_code == 503
-                assert response.json()["error"]["code"] == "scheduler_unavailable"
-                check(gateway, response.text)
-        response = await gateway.http.post("/tokenize", json={"prompt": "a"})
-        check(gateway, response.text)
-        check(gateway, (await gateway.http.get("/v1/models")).text)
+        for path in (*BODIES, "/tokenize"):
+            response = await gateway.post(path, messages=USER, stream=True)
+            assert error_of(response, 503)["code"] == "scheduler_unavailable"
+            assert response.headers["retry-after"] == "1"
+            check(gateway, response.text)
+        assert (await gateway.http.get("/v1/models")).json()["data"][0]["id"] == "tiny"
         wanted = inference_pb2.GenerateRequest(text="a")
         check(gateway, await asked_by_grpc(gateway, "Generate", wanted))
-        check(
-            gateway, await asked_by_grpc(gateway, "ListModels", inference_pb2.ListModelsRequest())
-        )
+        listing = inference_pb2.ListModelsRequest()
+        check(gateway, await asked_by_grpc(gateway, "ListModels", listing))
+        vocab_size = gateway.backend.get_vocab_size()
+        script = script_of(gateway.backend, "The quick")
+        server, _ = await start_scheduler(FakeScheduler(vocab_size, script), port)
+        await gateway.until_healthy()
+        assert (await gateway.chat()).choices[0].message.content == "The quick"
+        await server.stop()
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_nor_one_that_was_lost(start: Start, stream: bool) -> None:
+async def test_nor_one_that_was_lost(start: Start) -> None:
     async with start() as gateway:
         steps = script_of(gateway.backend, "The quick brown").steps
         gateway.scheduler.script = Script(steps, break_stream=True)
-        response = await gateway.post(CHAT, stream=stream)
-        assert response.status_code == (200 if stream else 503)
+        response = await gateway.post(CHAT, stream=True)
+        assert response.status_code == 200
         assert "went away" in response.text
         check(gateway, response.text)

@@ -4,7 +4,6 @@ import logging
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from unittest.mock import AsyncMock
 
 import httpx
@@ -13,10 +12,7 @@ import pytest_asyncio
 
 from optimist_common.errors import SetupError
 from optimist_gateway.security import keys as keys_module
-from optimist_gateway.security.keys import MAX_KEYS, Client, Keys, KeySource, parse_keys
-from optimist_gateway.server.app import create_app
-from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.text.tokenizer import Tokenizer
+from optimist_gateway.security.keys import Client, Keys, KeySource, parse_keys
 from tests.gateway.harness import CHAT, Gateway, Start, bearer, error_of
 
 KEY, ADMIN_KEY = "sk-client-1", "sk-admin-1"
@@ -34,16 +30,15 @@ async def guarded(start: Start) -> AsyncIterator[Gateway]:
 
 in_module = pytest.mark.asyncio(loop_scope="module")
 GUARDED = [
-    *(CHAT, "/v1/completions", "/v1/models", "/v1/models/tiny", "/metrics", "/docs"),
-    *("/openapi.json", "/nothing", "/health/", "/HEALTH", "/page", "/healthx", "/tokenize"),
-    *("/health%2f..%2fv1%2fmodels", "/v1/responses", "/detokenize", "/health;a"),
+    *(CHAT, "/v1/models/tiny", "/metrics", "/docs", "/openapi.json", "/nothing", "/health/"),
+    *("/HEALTH", "/page", "/healthx", "/tokenize", "/health%2f..%2fv1%2fmodels", "/health;a"),
 ]
 
 
 @in_module
 async def test_whatever_is_not_named_needs_a_key(guarded: Gateway) -> None:
     for path in GUARDED:
-        for method in ("GET", "POST", "OPTIONS", "HEAD", "DELETE"):
+        for method in ("GET", "POST", "HEAD"):
             response = await guarded.http.request(method, path)
             assert response.status_code == 401, (method, path)
             assert response.headers["www-authenticate"] == "Bearer"
@@ -51,22 +46,15 @@ async def test_whatever_is_not_named_needs_a_key(guarded: Gateway) -> None:
                 assert error_of(response, 401)["code"] == "missing_api_key"
 
 
-async def messages_to(app: Any, scope: dict[str, Any], message: dict[str, Any]) -> list[Any]:
-    """Returns what an application sends."""
-    send = AsyncMock()
-    await app(scope, AsyncMock(return_value=message), send)
-    return [call.args[0] for call in send.await_args_list]
-
-
-@pytest.mark.parametrize("path", ["//health", "/v1/../health", "/./health", "", "health", "*"])
-async def test_paths_that_clients_would_tidy_need_a_key(tokenizer: Tokenizer, path: str) -> None:
-    app = create_app(GatewaySettings(model="m", api_keys=[KEY]), [tokenizer])
-    # What URL and Host say is not gone by.
-    headers = [(b"host", b"gateway/health?x=")]
+@pytest.mark.parametrize("path", ["//health", "/v1/../health", ""])
+@in_module
+async def test_paths_that_clients_would_tidy_need_a_key(guarded: Gateway, path: str) -> None:
     scope = {"type": "http", "method": "GET", "path": path, "raw_path": b"/health", "state": {}}
-    more = {"headers": headers, "query_string": b"/health", "scheme": "http", "root_path": ""}
-    empty = {"type": "http.request", "body": b"", "more_body": False}
-    assert (await messages_to(app, scope | more, empty))[0]["status"] == 401
+    # What URL and Host say is not gone by.
+    scope |= {"headers": [(b"host", b"gateway/health?x=")], "query_string": b"/health"}
+    send = AsyncMock()
+    await guarded.app(scope | {"scheme": "http", "root_path": ""}, AsyncMock(), send)
+    assert send.await_args_list[0].args[0]["status"] == 401
 
 
 @in_module
@@ -86,18 +74,14 @@ async def test_a_key_lets_in(guarded: Gateway, headers: dict[str, str]) -> None:
         assert (await guarded.http.get(path, headers=headers)).status_code == 200
 
 
-WRONG_KEYS = ["sk-client-2", KEY + "x", sha256(KEY.encode()).hexdigest(), ADMIN_DIGEST, "ann"]
+WRONG_KEYS = [KEY + "x", sha256(KEY.encode()).hexdigest(), "ann"]
 
 
 @pytest.mark.parametrize(
     ("headers", "code"),
     [
         *((bearer(key), "invalid_api_key") for key in WRONG_KEYS),
-        (bearer(""), "missing_api_key"),
-        ({"authorization": KEY}, "missing_api_key"),
-        ({"authorization": f"Basic {KEY}"}, "missing_api_key"),
         ({"authorization": "Bearer wrong", "x-api-key": KEY}, "missing_api_key"),
-        ({"x-api-key": "k" * 10_000}, "invalid_api_key"),
         # It is no part of the URL or the body.
         ({}, "missing_api_key"),
     ],
@@ -158,11 +142,9 @@ async def test_cross_origin_pages_are_let_in_only_if_named(start: Start) -> None
 RETURNED = ["abc-123_X.y:z/w+=@", "a" * 128]
 
 
-@pytest.mark.parametrize(
-    "given", [*RETURNED, "a" * 129, "", "two words", "ümlaut", 'quote"d', "{}"], ids=repr
-)
+@pytest.mark.parametrize("given", [*RETURNED, "a" * 129, "two words", "ümlaut"], ids=repr)
 async def test_every_answer_carries_a_request_id(gateway: Gateway, given: str) -> None:
-    for path in ("/health", "/nothing", "/v1/models", "/admin/stats", CHAT):
+    for path in ("/health", "/nothing", "/admin/stats"):
         response = await gateway.http.get(path, headers=[(b"x-request-id", given.encode())])
         (answered,) = response.headers.get_list("x-request-id")
         assert (answered == given) is (given in RETURNED)
@@ -173,7 +155,7 @@ SECRET = "sk-abc-123"
 DIGEST = sha256(SECRET.encode()).hexdigest()
 
 
-LINES = [f"ann:{SECRET}", f"ann:{DIGEST}", f"  ann : {DIGEST.upper()} ", SECRET, DIGEST]
+LINES = [f"ann:{SECRET}", f"  ann : {DIGEST.upper()} ", SECRET]
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -201,47 +183,33 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-@pytest.fixture
-def keys(path: Path, monkeypatch: pytest.MonkeyPatch) -> Keys:
-    """Follows a file with one key."""
-    path.write_text("ann:first-key\n")
-    monkeypatch.setattr(keys_module, "CHECK_SECONDS", 0.0)
-    return keys_in(path)
-
-
 def keys_in(path: Path | str, *listed: str) -> Keys:
     return Keys([KeySource("--api-keys", listed, str(path))])
 
 
-def test_a_file_is_followed(path: Path, keys: Keys) -> None:
-    first = keys.find(b"first-key")
-    assert first is not None
-    assert (first.name, first.is_admin) == ("ann", False)
+def test_a_file_is_followed_unless_it_becomes_wrong(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keys_module, "CHECK_SECONDS", 0.0)
+    path.write_text("ann:first-key\n")
+    keys = keys_in(path)
+    assert keys.find(b"first-key") == Client("ann")
     path.write_text("ann:second-key\nbob:third-key\n")
     assert keys.find(b"first-key") is None
-    second = keys.find(b"second-key")
-    assert second is not None
-    assert second.name == "ann"
-
-
-def test_a_file_that_becomes_wrong_changes_nothing_and_is_logged(
-    path: Path, keys: Keys, caplog: pytest.LogCaptureFixture
-) -> None:
+    assert keys.find(b"second-key") == Client("ann")
     with caplog.at_level(logging.ERROR):
-        path.write_text("ann:second-key\nann:third-key\n")
-        assert keys.find(b"first-key") is not None
-        assert keys.find(b"second-key") is None
+        path.write_text("ann:fourth-key\nann:fifth-key\n")
+        assert keys.find(b"second-key") is not None
+        assert keys.find(b"fourth-key") is None
     assert "line 2" in caplog.text
-    assert "third-key" not in caplog.text
+    assert "fifth-key" not in caplog.text
     path.unlink()
-    assert keys.find(b"first-key") is not None
-
-
-def test_a_file_without_keys_lets_nobody_in(path: Path) -> None:
+    assert keys.find(b"second-key") is not None
+    # One without keys lets nobody in.
     path.write_text("")
-    keys = keys_in(path)
-    assert keys.asks_clients
-    assert keys.find(b"") is None
+    empty = keys_in(path)
+    assert empty.asks_clients
+    assert empty.find(b"") is None
     assert not keys_in("").asks_clients
 
 
@@ -254,8 +222,3 @@ def test_what_cannot_be_read_is_named(path: Path) -> None:
     sources = [KeySource(f"--{whose}-keys", (f"ann:{whose}",), "") for whose in ("api", "admin")]
     with pytest.raises(SetupError, match="twice"):
         Keys(sources)
-
-
-def test_there_are_not_too_many_keys() -> None:
-    with pytest.raises(ValueError, match=str(MAX_KEYS)):
-        parse_keys(f"name-{number}:key" for number in range(MAX_KEYS + 1))

@@ -30,14 +30,9 @@ NAMED = PACKED[:3] + b"\x08" + PACKED[4:10] + b"body.json\0" + PACKED[10:]
 # ollama/ollama#12386, michaelfeil/infinity#136
 READ = {
     "gzip": ("gzip", PACKED),
-    "gzip in capitals": ("GZIP", PACKED),
-    "the old name of gzip": ("x-gzip", PACKED),
     "gzip with the name of a file": ("gzip", NAMED),
-    "gzip that does not compress": ("gzip", gzip.compress(BODY, 0)),
     "gzip and nothing": ("identity, gzip", PACKED),
     "deflate": ("deflate", zlib.compress(BODY)),
-    "nothing": ("identity", BODY),
-    "no name": ("", BODY),
 }
 
 
@@ -58,9 +53,7 @@ async def test_a_transfer_may_be_compressed_too(gateway: Gateway) -> None:
     assert TEXT.encode() in answer
 
 
-@pytest.mark.parametrize(
-    "coding", ["br", "zstd", "compress", "aws-chunked", "gzip, gzip", "br, gzip", "x" * 500]
-)
+@pytest.mark.parametrize("coding", ["br", "gzip, gzip", "x" * 500])
 async def test_other_codings_are_named(gateway: Gateway, coding: str) -> None:
     for body in (BODY, b""):
         response = await post(gateway, body, content_encoding=coding)
@@ -71,14 +64,10 @@ async def test_other_codings_are_named(gateway: Gateway, coding: str) -> None:
 
 
 DAMAGED = {
-    "plain": BODY,
     "nothing": b"",
     "half of it": PACKED[:-20],
-    "without its sum": PACKED[:-8],
     "a wrong sum": PACKED[:-8] + b"\0" * 8,
     "something after it": PACKED + b"more",
-    "zlib": zlib.compress(BODY),
-    "a flipped byte": PACKED[:30] + b"\xff" + PACKED[31:],
 }
 
 
@@ -110,7 +99,7 @@ async def test_what_counts_is_the_length_of_the_text(gateway: Gateway) -> None:
 
 async def test_a_bomb_takes_neither_memory_nor_time_of_others(start: Start) -> None:
     most = 2**20
-    data = bomb(100 * 2**20)
+    data = bomb(40 * 2**20)
     assert len(data) < most
     async with start(max_body_bytes=most) as gateway:
         gateway.say(TEXT)
@@ -130,10 +119,7 @@ async def test_a_bomb_takes_neither_memory_nor_time_of_others(start: Start) -> N
 TEXTS = {
     "a mark at its begin": ("utf-8-sig", None),
     "Latin-1": ("latin-1", "0xf6 at position"),
-    "Windows-1252": ("cp1252", "not UTF-8"),
     "UTF-16": ("utf-16", "UTF-16"),
-    "UTF-16, little end first": ("utf-16-le", "UTF-16-LE"),
-    "UTF-16, big end first": ("utf-16-be", "UTF-16-BE"),
     "UTF-32": ("utf-32", "UTF-32"),
 }
 
@@ -155,13 +141,10 @@ async def test_texts_that_are_not_utf_8_are_called_so(
 
 
 JSON_TYPES: list[str | None] = [
-    "application/json",
     "APPLICATION/JSON; charset=utf-8",
-    "application/problem+json",
+    None,
 ]
-JSON_TYPES += ["text/json", "application/json;", "", None]
-OTHER_TYPES = ["text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded"]
-OTHER_TYPES += ["multipart/form-data; boundary=json", "application/octet-stream", "x" * 300]
+OTHER_TYPES = ["text/plain;charset=UTF-8", "multipart/form-data; boundary=json", "x" * 300]
 
 
 def typed(kind: str | None, **headers: str) -> dict[str, str]:

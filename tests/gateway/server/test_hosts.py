@@ -6,6 +6,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from optimist_gateway.core.hosts import AllowedHosts
 from tests.gateway.harness import BODIES, CHAT, Gateway, Start, bearer, error_of
 
 EVIL = "evil.example:8000"
@@ -53,3 +54,16 @@ async def test_with_keys_any_name_will_do_unless_some_are_listed(start: Start) -
     async with start(api_keys=["ann:key-a"], allowed_hosts=["gateway"]) as gateway:
         assert (await get(gateway, "/v1/models", EVIL, **key)).status_code == 421
         assert (await get(gateway, "/v1/models", "gateway", **key)).status_code == 200
+
+
+OWN = ["LocalHost:8000", "a.localhost:80", "127.9.9.9", "[::1]:8000", "::1", "10.0.0.7:8000"]
+OWN += ["gateway:8000", "Gateway.", "api.example.com"]
+OTHERS = ["", "evillocalhost", "localhost.evil.example", "example.com", "xexample.com", "xgateway"]
+OTHERS += ["127.0.0.1.evil", "a:b", "127.0.0.1:80:evil", "0x7f.1"]
+
+
+def test_which_names_are_a_servers_own() -> None:
+    named = AllowedHosts(["gateway", "*.example.com"])
+    assert all(map(named.allows, OWN))
+    assert not any(map(named.allows, OTHERS))
+    assert all(map(AllowedHosts(["*"]).allows, OTHERS))

@@ -3,15 +3,9 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
-from optimist_gateway.api.openai.connection_body import Outbox
-from optimist_gateway.server.connection import HttpConnection
-from optimist_gateway.settings import GatewaySettings
 from tests.gateway.fake_scheduler import EOS, Script, Step
 from tests.gateway.harness import Gateway, Start, a_client
 from tests.gateway.server.raw import JSON, chunks_of, error_of, exchange, streamed
@@ -111,31 +105,17 @@ async def test_a_client_that_does_not_read_is_dropped(bounded: Gateway) -> None:
     assert "slow_reader" not in await bounded.metrics()
 
 
-async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() -> None:
-    size = 16 * 2**20
-
-    async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        head = [(b"content-length", b"%d" % size)]
-        await send({"type": "http.response.start", "status": 200, "headers": head})
-        await send({"type": "http.response.body", "body": bytes(size)})
-
-    settings = GatewaySettings(model="any", slow_reader_seconds=0.3)
-    config = uvicorn.Config(app, lifespan="off")
-    config.load()
-    loop = asyncio.get_running_loop()
-    options: Any = {"settings": settings, "outbox": Outbox(0.0)}
-    server = await loop.create_server(
-        lambda: HttpConnection(config, ServerState(), {}, **options), "127.0.0.1", 0
-    )
-    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
-    writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-    for _ in range(10):
-        await reader.readexactly(size // 10)
-        await asyncio.sleep(0.1)
-    assert len(await reader.readexactly(size % 10)) == size % 10
+async def test_a_client_that_reads_slowly_is_not_dropped(bounded: Gateway) -> None:
+    steps = [Step([20] * 2000)] * 100
+    bounded.scheduler.script = Script([*steps, Step([EOS])], pause_seconds=0.01)
+    reader, writer = await bounded.connect(limit=2**10)
+    writer.write(streamed(b"connection: close", max_tokens=4000, return_token_ids=True))
+    data = b""
+    while more := await reader.read(2**17):
+        data += more
+        await asyncio.sleep(0.05)
+    assert b"[DONE]" in data
     writer.close()
-    server.close()
 
 
 async def test_requests_that_are_sent_at_once_are_answered_one_by_one(bounded: Gateway) -> None:

@@ -8,7 +8,6 @@ from itertools import combinations
 from typing import Any
 
 import httpx
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.request import cache_salt
 from tests.gateway.fake_scheduler import Script
 from tests.gateway.harness import BODIES, CHAT, Gateway, Start, bearer, error_of, until
+from tests.gateway.server.raw import error_of as raw_error_of
+from tests.gateway.server.raw import exchange
 
 KEYS = ["ann:key-a", "bob:key-b"]
 
@@ -40,17 +41,16 @@ async def test_tokens_of_one_key_are_limited_and_a_refusal_costs_none(start: Sta
         await gateway.answer(CHAT, key="key-b")
 
 
-async def test_a_full_queue_says_when_to_come_again(start: Start) -> None:
-    async with start() as gateway:
-        full = scheduler_pb2.FINISH_REASON_OVERLOADED
-        message = "a request would wait for 42 seconds; try again in 13 seconds"
-        gateway.say("", reason=full, message=message, retry_ms=12_300)
-        refused = await gateway.post(CHAT)
-        assert error_of(refused, 429)["message"] == message
-        assert retry_seconds(refused) == 12.3
-        # A scheduler that does not say leaves it to the rate at which requests end here.
-        gateway.say("", reason=full)
-        assert retry_seconds(await gateway.post(CHAT)) < 12
+async def test_a_full_queue_says_when_to_come_again(gateway: Gateway) -> None:
+    full = scheduler_pb2.FINISH_REASON_OVERLOADED
+    message = "a request would wait for 42 seconds; try again in 13 seconds"
+    gateway.say("", reason=full, message=message, retry_ms=12_300)
+    refused = await gateway.post(CHAT)
+    assert error_of(refused, 429)["message"] == message
+    assert retry_seconds(refused) == 12.3
+    # A scheduler that does not say leaves it to the rate at which requests end here.
+    gateway.say("", reason=full)
+    assert retry_seconds(await gateway.post(CHAT)) < 12
 
 
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=2, max_size=4, unique=True))
@@ -76,7 +76,8 @@ HEAD = (
     "authorization: Bearer key-a\r\n"
 ).encode()
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
-LIVE = b"GET /live HTTP/1.1\r\nhost: a\r\n\r\n"
+LIVE = b"GET /live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+LATE = HEAD + b"content-length: 4000\r\n\r\n"
 
 
 @asynccontextmanager
@@ -99,79 +100,22 @@ async def filled(gateway: Gateway) -> AsyncIterator[None]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-class Connection:
-    """A client that writes bytes and reads answers with a length."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def answer(self) -> httpx.Response:
-        """Reads the next answer."""
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode()
-        line, *lines = head.strip().split("\r\n")
-        headers = dict(one.lower().split(": ", 1) for one in lines)
-        body = await self.reader.readexactly(int(headers["content-length"]))
-        return httpx.Response(int(line.split()[1]), headers=headers, content=body)
-
-    async def refusal(self) -> httpx.Headers:
-        """Reads the next answer, which is a refusal; returns its headers."""
-        response = await self.answer()
-        assert error_of(response, 429)["code"] == "overloaded"
-        retry_seconds(response)
-        return response.headers
-
-    async def require_closed(self) -> None:
-        assert await asyncio.wait_for(self.reader.read(), 10) == b""
-
-
-@pytest.fixture
-async def connection(start: Start) -> AsyncIterator[Connection]:
-    """To a gateway at its limit of one request."""
+async def test_a_refusal_does_not_wait_for_the_body(start: Start) -> None:
     async with full(start, max_body_bytes=5_000, read_seconds=0.5) as gateway:
-        yield (connected := Connection(*await gateway.connect()))
-        connected.writer.close()
-
-
-async def test_a_refusal_does_not_wait_for_the_body(connection: Connection) -> None:
-    data = json.dumps(BODIES[CHAT]).encode()
-    for _ in range(2):
-        connection.writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(data))
-        assert "connection" not in await connection.refusal()
-        connection.writer.write(data)
-    # The connection stays.
-    connection.writer.write(CHUNKED)
-    await connection.refusal()
-    connection.writer.write(b"3\r\nabc\r\n" * 20 + b"0\r\n\r\n" + LIVE)
-    assert (await connection.answer()).status_code == 200
-
-
-async def send_chunks(writer: asyncio.StreamWriter, num_bytes: int) -> None:
-    """Sends so much of a body, not all at once."""
-    chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
-    for _ in range(num_bytes // len(chunk)):
-        writer.write(chunk)
-        await writer.drain()
-        await asyncio.sleep(0.001)
-
-
-async def test_what_is_thrown_away_is_bounded_in_size(connection: Connection) -> None:
-    connection.writer.write(CHUNKED)
-    await connection.refusal()
-    with pytest.raises(ConnectionError):
-        await send_chunks(connection.writer, 10**7)
-
-
-async def test_what_is_thrown_away_is_bounded_in_time(connection: Connection) -> None:
-    connection.writer.write(HEAD + b"content-length: 4000\r\n\r\n")
-    await connection.refusal()
-    connection.writer.write(b" ")
-    await connection.require_closed()
-
-
-async def test_who_asks_before_he_sends_a_body_need_not_send_it(connection: Connection) -> None:
-    connection.writer.write(HEAD + b"expect: 100-continue\r\ncontent-length: 4000\r\n\r\n")
-    assert (await connection.refusal())["connection"] == "close"
-    await connection.require_closed()
+        data = json.dumps(BODIES[CHAT]).encode()
+        whole = HEAD + b"content-length: %d\r\n\r\n" % len(data) + data
+        # The connection stays, and the bodies are thrown away.
+        chunked = CHUNKED + b"3\r\nabc\r\n" * 20 + b"0\r\n\r\n"
+        answers = await exchange(gateway, whole, chunked, whole, LIVE)
+        assert answers.count(b"HTTP/1.1 429 ") == 3
+        assert answers.count(b"HTTP/1.1 200 ") == 1
+        # That is bounded in time and in size, and who asks before he sends one need not send it.
+        asks = LATE.replace(b"content-length", b"expect: 100-continue\r\ncontent-length")
+        endless = [b"1000\r\n" + b" " * 4096 + b"\r\n"] * 2000
+        for parts in ([LATE, b" "], [CHUNKED, *endless], [asks]):
+            answer = await exchange(gateway, *parts)
+            assert raw_error_of(answer, 429)["code"] == "overloaded"
+            assert (b"connection: close" in answer) is (parts == [asks])
 
 
 async def test_keys_come_first_then_room_then_the_body(start: Start) -> None:

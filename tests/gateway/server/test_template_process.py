@@ -13,7 +13,7 @@ from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import CHAT_TEMPLATE, save_model
 from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, starting
 
-NUM_CHATS = 300
+NUM_CHATS = 60
 
 
 async def test_ready_once_chats_can_be_rendered_and_as_many_as_may_run(

@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 
 from optimist_gateway.structure.schema import (
-    MAX_BOUND,
     MAX_DEPTH,
     MAX_VALUES,
     check_json,
-    has_place,
     readable,
 )
 
@@ -38,15 +36,6 @@ def test_annotations_are_left_out_but_no_properties_of_their_names() -> None:
     }
 
 
-def test_counts_are_whole_numbers_that_the_compiler_reads() -> None:
-    schema = {"maxLength": 2**63 - 1, "minItems": 3.0, "enum": [{"maxLength": 2.5}]}
-    expected = schema | {"maxLength": MAX_BOUND, "minItems": 3}
-    assert readable(schema, is_lenient=False) == expected
-    # The compiler refuses others.
-    wrong = {"maxLength": -1, "minItems": 2.5, "minProperties": "3", "maxItems": True}
-    assert readable(wrong, is_lenient=False) == wrong
-
-
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -68,16 +57,3 @@ def test_integers_of_json_may_be_bounded() -> None:
     with pytest.raises(ValueError, match="has an integer not in -4 to 1"):
         check_json(value, range(-4, 2))
     check_json([-(10**400)])
-
-
-def test_what_is_referred_to_is_found() -> None:
-    root = {"definitions": {"Record<a,b>": {}, "a/b~c": {}}, "allOf": [{}, {"items": {}}]}
-    for there in (
-        "#",
-        "#/definitions/Record%3Ca%2Cb%3E",
-        "#/definitions/a~1b~0c",
-        "#/allOf/1/items",
-    ):
-        assert has_place(root, there)
-    nowhere: list[Any] = ["#name", "#/allOf/2", "https://example.org/x", "", {}, None]
-    assert not any(has_place(root, one) for one in nowhere)

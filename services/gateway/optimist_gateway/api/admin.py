@@ -153,60 +153,50 @@ def _failure(replies: Mapping[str, scheduler_pb2.Reply | ApiError]) -> ApiError:
     return ApiError(worst.status, text, code=worst.code)
 
 
-class Health:
-    """What probes get; asking costs nothing and reaches nobody."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def unready_reason(self) -> str | None:
-        """Returns why requests cannot be served now, or None if they can: of one model."""
-        if self._service.admission.is_closed:
-            return "the server is shutting down"
-        pools = self._service.pools
-        reasons = self.unavailable_models()
-        if len(reasons) < len(pools):
-            return None
-        if len(reasons) == 1:
-            return next(iter(reasons.values()))
-        return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-
-    def unavailable_models(self) -> dict[str, str]:
-        """Returns why requests of models cannot be served now, by the models' names."""
-        reasons = {name: one.unready_reason() for name, one in self._service.models.items()}
-        return {name: reason for name, reason in reasons.items() if reason is not None}
-
-    def schedulers(self) -> dict[str, int]:
-        """Returns how many schedulers there are, and in what state."""
-        pools = self._service.pools
-        connected = [client for pool in pools for client in pool.connected]
-        return {
-            "known": sum(len(pool.clients) for pool in pools),
-            "connected": len(connected),
-            "sound": sum(client.is_sound for client in connected),
-        }
+def unavailable_models(service: Service) -> dict[str, str]:
+    """Returns why requests of models cannot be served now, by the models' names."""
+    reasons = {name: one.unready_reason() for name, one in service.models.items()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def health_router(service: Service, health: Health) -> APIRouter:
-    """Returns the endpoints."""
+def unready_reason(service: Service) -> str | None:
+    """Returns why requests cannot be served now, or None if they can: of one model."""
+    if service.admission.is_closed:
+        return "the server is shutting down"
+    reasons = unavailable_models(service)
+    if len(reasons) < len(service.models):
+        return None
+    if len(reasons) == 1:
+        return next(iter(reasons.values()))
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+
+def health_router(service: Service) -> APIRouter:
+    """Returns the endpoints of probes, to which answers cost nothing, and metrics."""
     router = APIRouter()
 
     @router.get("/health")
-    async def get_health() -> Response:
+    async def health() -> Response:
         """Answers 200 if requests of a model can be served, else 503 with the reason.
 
         Says how many schedulers are known, and how many of them are connected and sound, and of
         several models why some cannot be served.
         """
-        reason, models = health.unready_reason(), health.unavailable_models()
+        reason, models = unready_reason(service), unavailable_models(service)
         # The reason names all of them otherwise.
         detail = {"unavailable_models": models} if models and reason is None else {}
-        return _answer(reason, schedulers=health.schedulers(), **detail)
+        connected = [client for pool in service.pools for client in pool.connected]
+        counts = {
+            "known": sum(len(pool.clients) for pool in service.pools),
+            "connected": len(connected),
+            "sound": sum(client.is_sound for client in connected),
+        }
+        return _answer(reason, schedulers=counts, **detail)
 
     @router.get("/ready")
     async def ready() -> Response:
         """Answers as /health does."""
-        return _answer(health.unready_reason())
+        return _answer(unready_reason(service))
 
     @router.get("/live")
     async def live() -> Response:

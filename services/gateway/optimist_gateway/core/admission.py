@@ -1,64 +1,17 @@
 """Who may begin a request now, and when the others should come back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import exp
+from dataclasses import dataclass, field
 
-from optimist_gateway.core.error import ApiError, shutting_down
+from optimist_gateway.core.error import RETRY_SECONDS, ApiError, shutting_down
 
 MAX_ACCOUNTS = 4096
 """Clients that are remembered; beyond it those are forgotten of whom nothing runs."""
-MEMORY_SECONDS = 30.0
-"""What happened longer ago than this counts for little."""
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
-"""Between these a client is to come back."""
+"""Between these a client is to come back that has used its minute."""
 
 
-@dataclass(frozen=True)
-class AdmissionLimits:
-    """Limits that the person who runs the gateway sets; those of a client are 0 for none."""
-
-    max_num_requests: int
-    """Choices of requests in progress."""
-    max_num_requests_per_client: int = 0
-    requests_per_minute: float = 0
-    tokens_per_minute: float = 0
-    """Of prompts and answers; counted when a request has ended, so that a client may overdraw."""
-
-
-class ServiceRate:
-    """Exponentially weighted rate of events."""
-
-    def __init__(self, now: float) -> None:
-        self._started = self._updated = now
-        self._weight = 0.0
-
-    def observe(self, count: int, now: float) -> None:
-        """Notes that `count` choices ended at a time, in seconds."""
-        self._decay(now)
-        self._weight += count
-
-    def per_second(self, now: float) -> float:
-        """Returns the rate; 0 if nothing was observed."""
-        self._decay(now)
-        # In the beginning the weights do not yet sum to MEMORY_SECONDS.
-        seen = MEMORY_SECONDS * (1 - exp(-max(now - self._started, 1.0) / MEMORY_SECONDS))
-        return self._weight / seen
-
-    def seconds_until(self, count: int, now: float) -> float:
-        """Returns when `count` choices will probably have ended, bounded to what clients bear."""
-        rate = self.per_second(now)
-        if not self._weight:
-            return SHORTEST_SECONDS
-        return bounded(count / rate if count < rate * LONGEST_SECONDS else LONGEST_SECONDS)
-
-    def _decay(self, now: float) -> None:
-        self._weight *= exp(-max(now - self._updated, 0.0) / MEMORY_SECONDS)
-        self._updated = now
-
-
-def bounded(seconds: float) -> float:
-    """Returns how long a client is to wait."""
+def _bounded(seconds: float) -> float:
     return min(max(seconds, SHORTEST_SECONDS), LONGEST_SECONDS)
 
 
@@ -93,38 +46,43 @@ class TokenBucket:
         self._updated = now
 
 
+@dataclass(eq=False)
 class _Account:
     """What one client holds and has used."""
 
-    def __init__(self, limits: AdmissionLimits, now: float) -> None:
-        self.num_choices = 0
-        self.rate = ServiceRate(now)
-        self.requests = TokenBucket(limits.requests_per_minute, now)
-        self.tokens = TokenBucket(limits.tokens_per_minute, now)
+    requests: TokenBucket
+    tokens: TokenBucket
+    num_choices: int = 0
 
     def is_idle(self, now: float) -> bool:
         return not self.num_choices and self.requests.is_full(now) and self.tokens.is_full(now)
 
 
+@dataclass(eq=False, kw_only=True)
 class Admission:
-    """Bounds what is in progress, of all clients and of each.
+    """Bounds what is in progress, of all clients and of each; limits of a client are 0 for none.
 
     Nobody waits here: the one queue is the scheduler's, which goes by priority and is bounded.
     """
 
-    def __init__(self, limits: AdmissionLimits, clock: Callable[[], float]) -> None:
-        self._limits, self._clock = limits, clock
-        self._accounts: dict[str, _Account] = {}
-        self._rate = ServiceRate(clock())
-        self.num_requests = 0
-        """Choices in progress."""
-        self.is_closed = False
-        """Whether no more requests are taken, because the gateway ends."""
+    max_num_requests: int
+    """Choices of requests in progress."""
+    max_num_requests_per_client: int = 0
+    requests_per_minute: float = 0
+    tokens_per_minute: float = 0
+    """Of prompts and answers; counted when a request has ended, so that a client may overdraw."""
+    clock: Callable[[], float]
+    """Says what time it is, in seconds."""
+    num_requests: int = field(init=False, default=0)
+    """Choices in progress."""
+    is_closed: bool = field(init=False, default=False)
+    """Whether no more requests are taken, because the gateway ends."""
+    _accounts: dict[str, _Account] = field(init=False, default_factory=dict)
 
     def admit(self, client: str, num_choices: int) -> None:
         """Admits all choices of a client's request, up to its `release`; or see `require_room`."""
         self.require_room(client, num_choices)
-        now = self._clock()
+        now = self.clock()
         account = self._account(client, now)
         account.requests.take(1, now)
         account.num_choices += num_choices
@@ -137,40 +95,31 @@ class Admission:
         """
         if self.is_closed:
             raise shutting_down()
-        now, limits = self._clock(), self._limits
+        now = self.clock()
         account = self._account(client, now)
         if wait := account.requests.seconds_until(1, now):
-            often = f"you may send {limits.requests_per_minute:g} requests in a minute"
-            raise _refusal(f"{often}; try again later", bounded(wait))
+            often = f"you may send {self.requests_per_minute:g} requests in a minute"
+            raise _refusal(f"{often}; try again later", _bounded(wait))
         if wait := account.tokens.seconds_until(1, now):
-            much = f"you may use {limits.tokens_per_minute:g} tokens in a minute"
-            raise _refusal(f"{much}; try again later", bounded(wait))
-        most = limits.max_num_requests_per_client
-        if most and (excess := account.num_choices + num_choices - most) > 0:
+            much = f"you may use {self.tokens_per_minute:g} tokens in a minute"
+            raise _refusal(f"{much}; try again later", _bounded(wait))
+        most = self.max_num_requests_per_client
+        if most and account.num_choices + num_choices > most:
             many = f"as many of your requests are in progress as may be ({most})"
-            wait = account.rate.seconds_until(excess, now)
-            raise _refusal(f"{many}; try again when one has ended", wait)
-        if (excess := self.num_requests + num_choices - limits.max_num_requests) > 0:
+            raise _refusal(f"{many}; try again when one has ended")
+        if self.num_requests + num_choices > self.max_num_requests:
             full = f"{self.num_requests} requests are in progress; try again later"
-            raise _refusal(full, self._rate.seconds_until(excess, now), "overloaded")
+            raise _refusal(full, code="overloaded")
 
     def release(self, client: str, num_choices: int) -> None:
         """Notes the end of a request."""
-        now = self._clock()
-        account = self._account(client, now)
-        account.num_choices -= num_choices
+        self._account(client, self.clock()).num_choices -= num_choices
         self.num_requests -= num_choices
-        account.rate.observe(num_choices, now)
-        self._rate.observe(num_choices, now)
 
     def charge(self, client: str, num_tokens: int) -> None:
         """Counts tokens of prompt and answer."""
-        now = self._clock()
+        now = self.clock()
         self._account(client, now).tokens.take(num_tokens, now)
-
-    def retry_seconds(self) -> float:
-        """Returns when there will probably be room, in seconds from now."""
-        return self._rate.seconds_until(1, self._clock())
 
     def _account(self, client: str, now: float) -> _Account:
         account = self._accounts.get(client)
@@ -179,9 +128,14 @@ class Admission:
                 self._accounts = {
                     name: one for name, one in self._accounts.items() if not one.is_idle(now)
                 }
-            account = self._accounts[client] = _Account(self._limits, now)
+            account = _Account(
+                TokenBucket(self.requests_per_minute, now), TokenBucket(self.tokens_per_minute, now)
+            )
+            self._accounts[client] = account
         return account
 
 
-def _refusal(message: str, seconds: float, code: str = "rate_limit_exceeded") -> ApiError:
+def _refusal(
+    message: str, seconds: float = RETRY_SECONDS, code: str = "rate_limit_exceeded"
+) -> ApiError:
     return ApiError(429, message, code=code, retry_seconds=seconds)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from optimist_common.sampling import SamplingParams
 from optimist_gateway.core.error import FieldError, Names
@@ -61,17 +61,6 @@ class Function:
     index: int
     """Which of the request's tools it is."""
     description: str | None = None
-
-
-@dataclass(frozen=True)
-class ToolChoice:
-    """Which functions the model may call this time, and whether it has to."""
-
-    mode: Literal["none", "auto", "required"]
-    names: Sequence[str] = ()
-    """The functions; empty for all."""
-    is_single: bool = False
-    """Whether one call is wanted."""
 
 
 @dataclass(frozen=True)

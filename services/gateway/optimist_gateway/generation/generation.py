@@ -171,10 +171,8 @@ class Generation:
                 if not self.left:
                     self.choices.start(report)
                 yield
-        except ApiError as error:
+        except ApiError:
             self._has_failed = True
-            if error.status == 429 and error.retry_seconds is None:
-                error.retry_seconds = admission.retry_seconds()
             raise
         finally:
             self._end()

@@ -4,7 +4,8 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -295,38 +296,29 @@ def _logprobs(
 ) -> StepLogprobs | None:
     if (message := messages.get(handle)) is None:
         return None
-    num_prompt = message.num_prompt_tokens
+    num_prompt, width = message.num_prompt_tokens, message.num_prompt_candidates
     logprobs: list[float] = floats_from_bytes(message.logprobs).tolist()
     # Requests may want those of the prompt only.
-    num_new = len(logprobs) - num_prompt
-    widths = message.num_prompt_candidates, message.num_candidates
-    if min(num_prompt, *widths) < 0 or num_new not in (0, num_tokens):
+    is_negative = min(num_prompt, width, message.num_candidates) < 0
+    if is_negative or len(logprobs) - num_prompt not in (0, num_tokens):
         raise ValueError(
             f"{len(logprobs)} log-probabilities of {num_prompt} tokens of a prompt and "
             f"{num_tokens} new ones"
         )
-    token_ids: list[int] = from_bytes(message.candidate_token_ids).tolist()
-    of_candidates: list[float] = floats_from_bytes(message.candidate_logprobs).tolist()
-    number = num_prompt * widths[0] + num_new * widths[1]
-    if len(token_ids) != number or len(of_candidates) != number:
-        raise ValueError(
-            f"{len(token_ids)} candidates and {len(of_candidates)} log-probabilities of them "
-            f"instead of {number}"
-        )
-    columns = iter(logprobs), iter(token_ids), iter(of_candidates)
+    ids = from_bytes(message.candidate_token_ids)
+    of_ids = floats_from_bytes(message.candidate_logprobs)
+    new, cut = logprobs[num_prompt:], num_prompt * width
     return StepLogprobs(
         first_prompt_position=message.first_prompt_position,
-        prompt=_take(columns, num_prompt, widths[0]),
-        tokens=_take(columns, num_new, widths[1]),
+        prompt=_token_logprobs(logprobs[:num_prompt], ids[:cut], of_ids[:cut], width),
+        tokens=_token_logprobs(new, ids[cut:], of_ids[cut:], message.num_candidates),
     )
 
 
-def _take(
-    columns: tuple[Iterator[float], Iterator[int], Iterator[float]], number: int, width: int
+def _token_logprobs(
+    logprobs: list[float], token_ids: Any, of_candidates: Any, width: int
 ) -> list[TokenLogprobs]:
-    """Takes the next tokens, each with as many candidates, from the columns."""
-    logprobs, token_ids, of_candidates = columns
-    return [
-        TokenLogprobs(logprob, list(islice(token_ids, width)), list(islice(of_candidates, width)))
-        for logprob in islice(logprobs, number)
-    ]
+    """Returns what is known of tokens, each with as many candidates; raises ValueError if not."""
+    shape = len(logprobs), width
+    rows = token_ids.reshape(shape).tolist(), of_candidates.reshape(shape).tolist()
+    return [TokenLogprobs(*one) for one in zip(logprobs, *rows, strict=True)]

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from optimist.v1 import inference_pb2
 from optimist_common.network.channel import Tls
 from optimist_common.network.server import GrpcServer
-from optimist_gateway.api.admin import Health, admin_router, health_router
+from optimist_gateway.api.admin import admin_router, health_router, unready_reason
 from optimist_gateway.api.grpc.servicer import Authentication as GrpcAuthentication
 from optimist_gateway.api.grpc.servicer import InferenceServicer, add_servicer
 from optimist_gateway.api.openai.chat import chat_router
@@ -27,7 +27,7 @@ from optimist_gateway.api.openai.models import model_router, tokenization_router
 from optimist_gateway.api.openai.responses.writer import responses_router
 from optimist_gateway.api.openapi import add_document
 from optimist_gateway.api.page.router import page_router
-from optimist_gateway.core.admission import Admission, AdmissionLimits
+from optimist_gateway.core.admission import Admission
 from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import Limits
 from optimist_gateway.generation.generation import ServedModel, Service
@@ -69,7 +69,6 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
     metrics = GatewayMetrics(list(models))
     observer = RequestObserver(tracer, access_log=settings.access_log)
     service = _service(settings, models, observer, metrics)
-    health = Health(service)
     keys = Keys(
         [
             KeySource("--api-keys", settings.api_keys, settings.api_keys_file),
@@ -82,7 +81,7 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
         works = [model.run() for model in models.values()]
         tasks = [asyncio.create_task(work) for work in (*works, watch_event_loop(metrics))]
         try:
-            async with _serving_grpc(settings, service, keys, lambda: not health.unready_reason()):
+            async with _serving_grpc(settings, service, keys):
                 yield
         finally:
             for task in tasks:
@@ -99,7 +98,7 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
     pools = {name: model.schedulers for name, model in models.items()}
     metrics.registry.register(SchedulerCollector(pools))
     routers = [make(service) for make in (chat_router, completion_router, responses_router)]
-    routers += [model_router(service), health_router(service, health)]
+    routers += [model_router(service), health_router(service)]
     add_error_handlers(app, metrics)
     for router in (*routers, tokenization_router(service), admin_router(service)):
         app.include_router(router)
@@ -134,13 +133,13 @@ def _service(
     # More choices than a client may have in progress would never be admitted.
     most = settings.max_num_requests
     most = min(most, settings.max_num_requests_per_key or most)
-    limits = AdmissionLimits(
+    admission = Admission(
         max_num_requests=settings.max_num_requests,
         max_num_requests_per_client=settings.max_num_requests_per_key,
         requests_per_minute=settings.requests_per_minute,
         tokens_per_minute=settings.tokens_per_minute,
+        clock=time.monotonic,
     )
-    admission = Admission(limits, time.monotonic)
     metrics.running.set_function(lambda: admission.num_requests)
     return Service(
         models=models,
@@ -196,7 +195,7 @@ def _own_names() -> list[str]:
 
 @asynccontextmanager
 async def _serving_grpc(
-    settings: GatewaySettings, service: Service, keys: Keys, is_ready: Callable[[], bool]
+    settings: GatewaySettings, service: Service, keys: Keys
 ) -> AsyncIterator[None]:
     """Serves the gRPC API for the time of the block, if there is a port for it.
 
@@ -221,7 +220,7 @@ async def _serving_grpc(
     reflection.enable_server_reflection(names, server.server)
     port = await server.start()
     logger.info("serving gRPC on %s:%d", settings.host, port)
-    watcher = asyncio.create_task(_watch(server, is_ready))
+    watcher = asyncio.create_task(_watch(server, service))
     try:
         yield
     finally:
@@ -238,8 +237,8 @@ def _https(settings: GatewaySettings) -> Tls | None:
     return Tls(certificate.read_bytes(), key.read_bytes(), authority=None)
 
 
-async def _watch(server: GrpcServer, is_ready: Callable[[], bool]) -> None:
+async def _watch(server: GrpcServer, service: Service) -> None:
     """Keeps the health service of the gRPC API true."""
     while True:
-        await server.set_serving(serving=is_ready())
+        await server.set_serving(serving=unready_reason(service) is None)
         await asyncio.sleep(_POLL_SECONDS)

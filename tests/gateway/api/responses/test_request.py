@@ -13,11 +13,7 @@ from optimist_gateway.api.openai.responses.output import ResponseOutput
 from optimist_gateway.api.openai.responses.tools import CustomTool, FunctionTool, Tool
 from optimist_gateway.core.request import (
     Conversation,
-    Function,
-    JsonContent,
     Request,
-    Structure,
-    ToolUse,
 )
 
 
@@ -31,9 +27,6 @@ def conversation(**fields: Any) -> Conversation:
     return prompt
 
 
-TOOL = {"type": "function", "name": "look", "parameters": {"properties": {}}, "strict": True}
-
-
 ON = {"enable_thinking": True, "thinking": True}
 OFF = dict.fromkeys(ON, False)
 
@@ -42,42 +35,13 @@ OFF = dict.fromkeys(ON, False)
     ("fields", "values"),
     [
         # BerriAI/litellm's and the AI SDK's efforts.
-        ({"reasoning": {"effort": "low"}}, ON | {"reasoning_effort": "low"}),
         ({"reasoning": {"effort": "xhigh", "summary": None}}, ON | {"reasoning_effort": "xhigh"}),
         ({"reasoning": {"effort": "none", "summary": "detailed"}}, OFF),
-        ({"reasoning": {"effort": None}}, {}),
-        ({"reasoning": None}, {}),
         ({"reasoning": {"summary": "auto"}, "chat_template_kwargs": {"a": 1}}, {"a": 1}),
-        ({"enable_thinking": False}, OFF),
-        ({"reasoning_effort": "low"}, ON | {"reasoning_effort": "low"}),
     ],
 )
 def test_how_much_to_think(fields: Any, values: Any) -> None:
     assert conversation(input="x", **fields).template_kwargs == values
-
-
-def structure_of(**fields: Any) -> tuple[Structure, ToolUse]:
-    structure = request(**fields).structure
-    assert structure is not None
-    assert structure.tools is not None
-    return structure, structure.tools
-
-
-def test_tools_and_form() -> None:
-    schema = {"type": "json_schema", "name": "answer", "schema": {"type": "array"}}
-    fields = {"input": "x", "tools": [TOOL, TOOL | {"name": "go"}], "text": {"format": schema}}
-    choice = {"type": "function", "name": "look"}
-    structure, tools = structure_of(**fields, tool_choice=choice)
-    assert structure.content is None
-    parameters = {"type": "object", "properties": {}}
-    look = Function("look", parameters, is_strict=True, index=0)
-    assert tools == ToolUse([look], is_required=True, is_parallel=False)
-    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [choice]}
-    structure, tools = structure_of(**fields, tool_choice=allowed)
-    assert structure.content == JsonContent({"type": "array"}, is_lenient=True)
-    assert tools == ToolUse([look], is_required=False, is_parallel=True)
-    assert len(conversation(**fields, tool_choice=allowed).tools) == 2
-    assert not conversation(**fields, tool_choice="none").tools
 
 
 LOGPROB: Json = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}

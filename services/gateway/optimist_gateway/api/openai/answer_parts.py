@@ -5,7 +5,6 @@ from typing import Any
 
 import orjson
 
-from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.answer.spans import SourceSpan
@@ -64,13 +63,6 @@ def _output_details(usage: Usage) -> Json:
 
 
 _PART_TOKENS = 1024
-
-
-def join_logprobs(pieces: Sequence[Piece]) -> list[TokenLogprob] | None:
-    """Returns those of all tokens of a choice; None if they are not wanted."""
-    if all(piece.logprobs is None for piece in pieces):
-        return None
-    return [token for piece in pieces for token in piece.logprobs or ()]
 
 
 def in_parts(tokens: Sequence[TokenLogprob], write: Callable[[Sequence[TokenLogprob]], Any]) -> Any:

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -43,7 +43,7 @@ def event(data: Mapping[str, Any]) -> bytes:
 
 
 class AnswerWriter(Protocol):
-    """Writes one answer, as events or, of the pieces that it has collected, as a whole."""
+    """Writes one answer, as events or as a whole."""
 
     def piece(self, index: int, piece: Piece) -> bytes:
         """Returns the events of what a step adds to a choice, as they go over the wire."""
@@ -57,12 +57,8 @@ class AnswerWriter(Protocol):
         """Returns the event that says that nothing more comes, and why."""
         ...
 
-    def collect(self, index: int, piece: Piece) -> None:
-        """Takes what a step adds to a choice of an answer that is sent as a whole."""
-        ...
-
-    def whole(self) -> dict[str, Any]:
-        """Returns the whole answer."""
+    def whole(self, pieces: Sequence[tuple[int, Piece]]) -> dict[str, Any]:
+        """Returns the whole answer of pieces, each with the index of its choice."""
         ...
 
 
@@ -223,13 +219,14 @@ class Answering:
         if request.stream:
             seconds = self.service.limits.keep_alive_seconds
             return EventStream(generation, writer, self._count, seconds)
-        watched = _watched(generation, http_request.receive)
-        async with watched, generation.running(writer.collect):
+        pieces: list[tuple[int, Piece]] = []
+        running = generation.running(lambda *piece: pieces.append(piece))
+        async with _watched(generation, http_request.receive), running:
             await generation.choices.wait()
         if generation.left:
             self._count("disconnected")
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        data = await beside(lambda: orjson.dumps(writer.whole()), generation.size)
+        data = await beside(lambda: orjson.dumps(writer.whole(pieces)), generation.size)
         self._count("200")
         headers = {"x-request-id": generation.request_id}
         return Response(data, headers=headers, media_type="application/json")

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter
@@ -11,7 +10,7 @@ from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from optimist_common.sampling import MAX_LOGPROBS
-from optimist_gateway.api.openai.answer_parts import chat_logprobs, join_logprobs
+from optimist_gateway.api.openai.answer_parts import chat_logprobs
 from optimist_gateway.api.openai.answering import STREAMED, Answering
 from optimist_gateway.api.openai.bodies.base import invalid, only
 from optimist_gateway.api.openai.bodies.conversation import ConversationFields, Messages
@@ -21,12 +20,10 @@ from optimist_gateway.api.openai.bodies.structure import (
     ResponseFormat,
     ToolChoiceBody,
     format_content,
-    tool_choice,
 )
 from optimist_gateway.api.openai.body_route import body_route
-from optimist_gateway.api.openai.chunk_writer import ChoicesWriter, reason_name
-from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.api.openai.chunk_writer import ChoicesWriter, ChoiceWriter
+from optimist_gateway.core.answer.output import FinishReason, TokenLogprob
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Request
 from optimist_gateway.generation.generation import Generation, Service
@@ -74,7 +71,7 @@ class ChatCompletionBody(GenerationBody, ConversationFields):
         limits = self.given(("max_tokens", "max_completion_tokens"))
         return self.conversation_request(
             self.conversation(self.messages),
-            tool_choice(self.tool_choice),
+            self.tool_choice,
             format_content(self.response_format),
             "response_format",
             is_parallel=self.parallel_tool_calls is not False,
@@ -99,84 +96,71 @@ def new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
-class MessageDelta:
-    """Thoughts, text and tool calls, together; a call that begins gets its id here."""
+def _message(deltas: Sequence[AnyDelta], *, is_whole: bool) -> dict[str, Any]:
+    """Joins thoughts, text and calls to a message, or to the delta of a chunk, maybe an empty one.
 
-    def __init__(self, deltas: Sequence[AnyDelta]) -> None:
-        """Joins what belongs together."""
-        self._reasoning = self._content = ""
-        self._calls: dict[int, Any] = {}
-        for delta in deltas:
-            if isinstance(delta, ReasoningDelta):
-                self._reasoning += delta.text
-            elif isinstance(delta, ContentDelta):
-                self._content += delta.text
-            elif delta.name is not None:
-                function = {"name": delta.name, "arguments": delta.arguments}
-                call = {"id": new_call_id(), "type": "function", "function": function}
-                self._calls[delta.index] = call
-            else:
-                call = self._calls.setdefault(delta.index, {"function": {"arguments": ""}})
-                call["function"]["arguments"] += delta.arguments
-
-    def to_api(self) -> dict[str, Any]:
-        """Returns the delta of a chunk; empty if there is nothing to say."""
-        texts = {"reasoning_content": self._reasoning, "content": self._content}
-        delta: dict[str, Any] = {name: text for name, text in texts.items() if text}
-        if self._calls:
-            delta["tool_calls"] = [{"index": index, **call} for index, call in self._calls.items()]
-        return delta
-
-    def to_message(self) -> dict[str, Any]:
-        """Returns the message of a whole answer."""
-        message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
-        if self._reasoning:
-            message["reasoning_content"] = self._reasoning
-        if self._calls:
-            message["content"] = self._content or None
-            message["tool_calls"] = list(self._calls.values())
-        return message
+    A call that begins gets its id here.
+    """
+    reasoning = content = ""
+    calls: dict[int, Any] = {}
+    for delta in deltas:
+        if isinstance(delta, ReasoningDelta):
+            reasoning += delta.text
+        elif isinstance(delta, ContentDelta):
+            content += delta.text
+        elif delta.name is not None:
+            function = {"name": delta.name, "arguments": delta.arguments}
+            calls[delta.index] = {"id": new_call_id(), "type": "function", "function": function}
+        else:
+            call = calls.setdefault(delta.index, {"function": {"arguments": ""}})
+            call["function"]["arguments"] += delta.arguments
+    said: dict[str, Any] = {"reasoning_content": reasoning} if reasoning else {}
+    if is_whole:
+        shown = (content or None) if calls else content
+        said = {"role": "assistant", "content": shown, "refusal": None, **said}
+        return said | ({"tool_calls": list(calls.values())} if calls else {})
+    said |= {"content": content} if content else {}
+    if calls:
+        said["tool_calls"] = [{"index": index, **call} for index, call in calls.items()]
+    return said
 
 
-@dataclass(frozen=True)
-class ChatWriter:
+class ChatWriter(ChoiceWriter):
     """Writes messages; the first chunk names the role."""
 
-    reader: MessageReader
     content = "delta"
 
+    def __init__(self, reader: MessageReader) -> None:
+        self._reader = reader
+
     @property
-    def is_stateless(self) -> bool:
+    def is_stateless(self) -> bool:  # type: ignore[override]
         """See `ChoiceWriter.is_stateless`."""
-        return self.reader.is_plain
+        return self._reader.is_plain
 
     def first(self) -> dict[str, Any]:
         """See `ChoiceWriter.first`."""
         delta = {"role": "assistant", "content": "", "refusal": None}
         return {"delta": delta, "logprobs": None, "finish_reason": None}
 
-    def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
-        """See `ChoiceWriter.chunk`."""
-        delta = MessageDelta(self._read(piece.text, piece)).to_api()
-        reason = self._reason(piece)
-        if not (delta or reason or even_if_empty or piece.logprobs):
-            return None
-        return {"delta": delta, "logprobs": chat_logprobs(piece.logprobs), "finish_reason": reason}
-
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """See `ChoiceWriter.whole`."""
-        text = "".join(piece.text for piece in pieces)
-        message = MessageDelta(self._read(text, pieces[-1])).to_message()
-        logprobs, reason = chat_logprobs(join_logprobs(pieces)), self._reason(pieces[-1])
-        return {"message": message, "logprobs": logprobs, "finish_reason": reason}
-
-    def _read(self, text: str, piece: Piece) -> list[AnyDelta]:
-        return self.reader.push(text, is_last=piece.finish_reason is not None)
-
-    def _reason(self, piece: Piece) -> str | None:
-        if self.reader.num_calls and piece.finish_reason is FinishReason.STOP:
-            return "tool_calls"
-        return reason_name(piece)
+    def choice(
+        self,
+        text: str,
+        logprobs: Sequence[TokenLogprob] | None,
+        reason: FinishReason | None,
+        *,
+        is_whole: bool,
+    ) -> dict[str, Any]:
+        """See `ChoiceWriter.choice`."""
+        deltas = self._reader.push(text, is_last=reason is not None)
+        ended = reason.api_name if reason is not None else None
+        if self._reader.num_calls and reason is FinishReason.STOP:
+            ended = "tool_calls"
+        return {
+            "message" if is_whole else "delta": _message(deltas, is_whole=is_whole),
+            "logprobs": chat_logprobs(logprobs),
+            "finish_reason": ended,
+        }
 
 
 def chat_router(service: Service) -> APIRouter:

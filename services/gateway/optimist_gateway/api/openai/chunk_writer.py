@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -15,6 +15,7 @@ from optimist_gateway.api.openai.answer_parts import (
 from optimist_gateway.api.openai.answering import DONE, event
 from optimist_gateway.api.openai.errors import error_body
 from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.answer.output import FinishReason, TokenLogprob
 from optimist_gateway.core.answer.provenance import join_segments
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.generation.generation import Generation
@@ -24,30 +25,28 @@ _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
 """In place of the text in a chunk that is written ahead; it is in no other part of it."""
 
 
-class ChoiceWriter(Protocol):
+class ChoiceWriter:
     """Writes one choice of an answer: whole, or in chunks that are asked for in order."""
 
-    @property
-    def is_stateless(self) -> bool:
-        """Whether a chunk depends on its piece alone, from now on."""
-        ...
-
-    @property
-    def content(self) -> str:
-        """The field of a chunk that has what it adds to the answer."""
-        ...
+    content: str
+    """The field of a chunk that has what it adds to the answer."""
+    is_stateless = True
+    """Whether a chunk depends on its piece alone, from now on."""
 
     def first(self) -> dict[str, Any] | None:
         """Returns what the choice of the first chunk holds, or None if there is no such chunk."""
-        ...
+        return None
 
-    def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
-        """Returns what the choice of a chunk holds; None if it says nothing and may be left out."""
-        ...
-
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """Returns what the choice of a whole answer holds."""
-        ...
+    def choice(
+        self,
+        text: str,
+        logprobs: Sequence[TokenLogprob] | None,
+        reason: FinishReason | None,
+        *,
+        is_whole: bool,
+    ) -> dict[str, Any]:
+        """Returns what a choice holds: of a chunk, or of a whole answer."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False)
@@ -69,8 +68,6 @@ class ChoicesWriter:
     _writers: dict[int, ChoiceWriter] = field(init=False, default_factory=dict)
     _around_text: list[tuple[bytes, bytes] | None] = field(init=False)
     """What is before and after the text of a choice's chunk that says nothing else."""
-    _pieces: list[list[Piece]] = field(init=False)
-    """Of an answer that is sent as a whole."""
 
     def __post_init__(self, kinds: tuple[str, str]) -> None:
         request = self.generation.request
@@ -81,19 +78,22 @@ class ChoicesWriter:
             "model": request.model,
         }
         self._around_text = [None] * request.num_choices
-        self._pieces = [[] for _ in range(request.num_choices)]
 
-    def collect(self, index: int, piece: Piece) -> None:
-        """See `AnswerWriter.collect`."""
-        self._pieces[index].append(piece)
-
-    def whole(self) -> dict[str, Any]:
+    def whole(self, pieces: Sequence[tuple[int, Piece]]) -> dict[str, Any]:
         """See `AnswerWriter.whole`."""
-        choices = [
-            {"index": index, **self.new_writer().whole(pieces), **self._details(pieces)}
-            for index, pieces in enumerate(self._pieces)
-        ]
+        own: list[list[Piece]] = [[] for _ in self._around_text]
+        for index, piece in pieces:
+            own[index].append(piece)
+        choices = [self._whole_choice(index, some) for index, some in enumerate(own)]
         return {**self._header, "choices": choices, "usage": self._final_usage()}
+
+    def _whole_choice(self, index: int, pieces: Sequence[Piece]) -> dict[str, Any]:
+        text, reason = "".join(piece.text for piece in pieces), pieces[-1].finish_reason
+        logprobs = None
+        if any(piece.logprobs is not None for piece in pieces):
+            logprobs = [token for piece in pieces for token in piece.logprobs or ()]
+        choice = self.new_writer().choice(text, logprobs, reason, is_whole=True)
+        return {"index": index, **choice, **self._details(pieces)}
 
     def piece(self, index: int, piece: Piece) -> bytes:
         """See `AnswerWriter.piece`."""
@@ -142,8 +142,9 @@ class ChoicesWriter:
         if is_plain and self._around_text[index] is None:
             self._around_text[index] = self._around(index, writer)
         has_details = with_tokens or piece.logprobs is not None or piece.segments is not None
-        chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
-        if chunk is None:
+        chunk = writer.choice(piece.text, piece.logprobs, piece.finish_reason, is_whole=False)
+        says = chunk[writer.content] or piece.logprobs or piece.finish_reason is not None
+        if not (says or (has_details and piece.token_ids)):
             return choices
         first, *others = _separated(chunk, writer.content)
         choices.append({"index": index, **first, **self._details([piece])})
@@ -151,7 +152,7 @@ class ChoicesWriter:
 
     def _around(self, index: int, writer: ChoiceWriter) -> tuple[bytes, bytes]:
         """Returns a choice's chunk with nothing but text, without that text."""
-        chunk = writer.chunk(Piece(_MARK, [], 0, 0), even_if_empty=False) or {}
+        chunk = writer.choice(_MARK, None, None, is_whole=False)
         before, _, after = self._event({"index": index, **chunk}).rpartition(orjson.dumps(_MARK))
         return before, after
 
@@ -195,8 +196,3 @@ def _separated(chunk: dict[str, Any], content: str) -> list[dict[str, Any]]:
     chunks = [chunk | {content: one, "logprobs": None, "finish_reason": None} for one in parts]
     chunks[0]["logprobs"], chunks[-1]["finish_reason"] = chunk["logprobs"], reason
     return chunks
-
-
-def reason_name(piece: Piece) -> str | None:
-    """Returns why an answer ended, as the API says it; None while it goes on."""
-    return piece.finish_reason.api_name if piece.finish_reason is not None else None

@@ -8,13 +8,13 @@ from fastapi import Request as HttpRequest
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
-from optimist_gateway.api.openai.answer_parts import completion_logprobs, join_logprobs
+from optimist_gateway.api.openai.answer_parts import completion_logprobs
 from optimist_gateway.api.openai.answering import STREAMED, Answering
 from optimist_gateway.api.openai.bodies.base import INT32_MAX, invalid
 from optimist_gateway.api.openai.bodies.generation import GenerationBody, TokenIds, named_tokens
 from optimist_gateway.api.openai.body_route import body_route
-from optimist_gateway.api.openai.chunk_writer import ChoicesWriter, reason_name
-from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.api.openai.chunk_writer import ChoicesWriter, ChoiceWriter
+from optimist_gateway.core.answer.output import FinishReason, TokenLogprob
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Request, Structure
 from optimist_gateway.generation.generation import Generation, Service
@@ -79,29 +79,22 @@ class CompletionBody(GenerationBody):
         return self
 
 
-class CompletionWriter:
+class CompletionWriter(ChoiceWriter):
     """Writes plain text."""
 
-    is_stateless = True
     content = "text"
 
-    def first(self) -> None:
-        """Returns nothing: the first chunk is the first text."""
-        return
-
-    def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
-        """See `ChoiceWriter.chunk`."""
-        reason = reason_name(piece)
-        if not (piece.text or reason or even_if_empty):
-            return None
-        logprobs = completion_logprobs(piece.logprobs)
-        return {"text": piece.text, "logprobs": logprobs, "finish_reason": reason}
-
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-        """See `ChoiceWriter.whole`."""
-        text = "".join(piece.text for piece in pieces)
-        logprobs = completion_logprobs(join_logprobs(pieces))
-        return {"text": text, "logprobs": logprobs, "finish_reason": reason_name(pieces[-1])}
+    def choice(
+        self,
+        text: str,
+        logprobs: Sequence[TokenLogprob] | None,
+        reason: FinishReason | None,
+        *,
+        is_whole: bool,
+    ) -> dict[str, Any]:
+        """See `ChoiceWriter.choice`."""
+        ended = reason.api_name if reason is not None else None
+        return {"text": text, "logprobs": completion_logprobs(logprobs), "finish_reason": ended}
 
 
 def completion_router(service: Service) -> APIRouter:

@@ -1,6 +1,8 @@
 """What the bodies of all generation requests have in common."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -29,6 +31,7 @@ from optimist_gateway.api.openai.bodies.structure import (
     GrammarText,
     Json,
     StructuredOutputs,
+    ToolChoiceBody,
     tool_use,
 )
 from optimist_gateway.core.error import ApiError, Path, naming
@@ -39,7 +42,6 @@ from optimist_gateway.core.request import (
     JsonContent,
     Request,
     Structure,
-    ToolChoice,
 )
 from optimist_gateway.core.request import Content as StructuredContent
 
@@ -261,22 +263,24 @@ class AnswerBody(SamplingFields, AnswerFields):
     def conversation_request(
         self,
         conversation: Conversation,
-        choice: ToolChoice | None,
+        choice: ToolChoiceBody | None,
         content: StructuredContent | None,
         field: str,
         *,
         is_parallel: bool,
+        shown: Mapping[str, str] = MappingProxyType({}),
         **fields: Any,
     ) -> Request:
         """Returns the request of a conversation, as `as_request` does.
 
         `content` is the form of the text that a field has beside extensions, and `is_parallel`
-        whether an answer may have several calls. Raises ApiError if they do not fit together.
+        whether an answer may have several calls; see also `tool_use`. Raises ApiError if they do
+        not fit together.
         """
         with naming(self.field_names):
-            tools = tool_use(conversation.tools, choice, is_parallel=is_parallel)
+            tools = tool_use(conversation.tools, choice, shown, is_parallel=is_parallel)
         content = self.one_structure(content, field, has_calls=tools is not None)
-        if choice is not None and choice.mode == "none":
+        if choice == "none":
             conversation = replace(conversation, tools=())
         if tools is not None and tools.is_required and isinstance(content, JsonContent):
             content = None  # There is no text beside calls.

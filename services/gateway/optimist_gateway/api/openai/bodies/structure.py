@@ -26,7 +26,6 @@ from optimist_gateway.core.request import (
     JsonContent,
     LarkContent,
     RegexContent,
-    ToolChoice,
     ToolUse,
 )
 from optimist_gateway.structure.schema import MAX_VALUES, check_json
@@ -133,31 +132,33 @@ ToolChoiceBody = Annotated[
 ]
 
 
-def tool_choice(choice: ToolChoiceBody | None) -> ToolChoice | None:
-    """Returns which calls a choice wants."""
-    if isinstance(choice, NamedTool):
-        return ToolChoice("required", (choice.name,), is_single=True)
-    if isinstance(choice, AllowedTools):
-        return ToolChoice(choice.mode, tuple(tool.name for tool in choice.tools))
-    return None if choice is None else ToolChoice(choice)
-
-
 def tool_use(
-    functions: Sequence[Function], choice: ToolChoice | None, *, is_parallel: bool
+    functions: Sequence[Function],
+    choice: ToolChoiceBody | None,
+    shown: Mapping[str, str],
+    *,
+    is_parallel: bool,
 ) -> ToolUse | None:
     """Returns which calls an answer may have; None for none.
 
-    Raises:
-        FieldError: Two functions have one name, or the choice names an unknown function.
+    `shown` has functions' names that the choice calls otherwise. Raises FieldError if two functions
+    have one name, or the choice names an unknown function.
     """
+    mode: Literal["none", "auto", "required"] = "auto"
+    chosen: list[str] = []
+    if isinstance(choice, NamedTool):
+        mode, chosen, is_parallel = "required", [choice.name], False
+    elif isinstance(choice, AllowedTools):
+        mode, chosen = choice.mode, [tool.name for tool in choice.tools]
+    elif choice is not None:
+        mode = choice
     names: set[str] = set()
     for function in functions:
         if function.name in names:
             problem = f"another tool is called {function.name}, too"
             raise FieldError(("tools", function.index, "name"), problem)
         names.add(function.name)
-    mode = choice.mode if choice is not None else "auto"
-    chosen = choice.names if choice is not None else ()
+    chosen = [shown.get(name, name) for name in chosen]
     for name in chosen:
         if name not in names:
             raise FieldError(("tool_choice",), f"no tool is called {name}")
@@ -165,12 +166,8 @@ def tool_use(
         raise FieldError(("tool_choice",), "is only allowed when tools are specified")
     if not functions or mode == "none":
         return None
-    is_single = choice is not None and choice.is_single
-    return ToolUse(
-        [function for function in functions if not chosen or function.name in chosen],
-        is_required=mode == "required",
-        is_parallel=is_parallel and not is_single,
-    )
+    used = [function for function in functions if not chosen or function.name in chosen]
+    return ToolUse(used, is_required=mode == "required", is_parallel=is_parallel)
 
 
 _MAX_GRAMMAR_CHARACTERS = 2**16

@@ -1,13 +1,12 @@
 """The body of POST /v1/responses, and the request that it makes."""
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, model_validator
 
 from optimist_common.sampling import MAX_LOGPROBS
-from optimist_gateway.api.openai.bodies.base import Body, invalid, only
+from optimist_gateway.api.openai.bodies.base import INT32_MAX, Body, invalid, only
 from optimist_gateway.api.openai.bodies.conversation import TemplateFields
 from optimist_gateway.api.openai.bodies.generation import AnswerBody, MaxTokens
 from optimist_gateway.api.openai.bodies.structure import (
@@ -19,12 +18,11 @@ from optimist_gateway.api.openai.bodies.structure import (
     TextFormat,
     ToolChoiceBody,
     format_content,
-    tool_choice,
 )
 from optimist_gateway.api.openai.responses.items import Input, OtherItem, messages_of
 from optimist_gateway.api.openai.responses.tools import Tool, ToolBody, tools_of
 from optimist_gateway.core.error import Path, field_name
-from optimist_gateway.core.request import Conversation, Message, Request, ToolChoice
+from optimist_gateway.core.request import Conversation, Message, Request
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -70,7 +68,7 @@ class ResponsesBody(AnswerBody, TemplateFields):
     """Of what there is, only log-probabilities have to be asked for."""
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     """How many of the likeliest tokens `include` reports for each token."""
-    max_tool_calls: int | None = None
+    max_tool_calls: int | None = Field(None, ge=-INT32_MAX, le=INT32_MAX)
     """Ignored: it counts calls of tools that run on the server."""
     truncation: Literal["auto", "disabled"] | None = None
     """Ignored: an input that is too long is an error."""
@@ -125,24 +123,21 @@ class ResponsesBody(AnswerBody, TemplateFields):
         wants_logprobs = LOGPROBS in (self.include or ())
         return self.conversation_request(
             Conversation(messages, functions, self.template_kwargs(effort)),
-            self._choice(),
+            self.tool_choice,
             format_content(self.form),
             "text.format",
             is_parallel=self.parallel_tool_calls is not False,
+            shown=self._shown_names(),
             max_tokens=self.max_output_tokens,
             num_logprobs=(self.top_logprobs or 0) if wants_logprobs else None,
         )
 
-    def _choice(self) -> ToolChoice | None:
-        """Returns which calls are wanted, by the names that the model knows."""
-        choice = tool_choice(self.tool_choice)
-        if choice is None:
-            return None
+    def _shown_names(self) -> dict[str, str]:
+        """Returns what the model calls tools, by the names that they have in their namespaces."""
         known = {tool.function.name for tool in self.called}
-        shown = {
+        return {
             one.body.name: one.function.name for one in self.called if one.body.name not in known
         }
-        return replace(choice, names=tuple(shown.get(name, name) for name in choice.names))
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:

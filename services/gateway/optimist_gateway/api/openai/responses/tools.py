@@ -7,7 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from optimist_gateway.api.openai.bodies.base import Body
-from optimist_gateway.api.openai.bodies.structure import MAX_TOOLS, FunctionBody, FunctionName
+from optimist_gateway.api.openai.bodies.structure import (
+    MAX_TOOLS,
+    FunctionBody,
+    FunctionName,
+    Schema,
+)
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Function
 
@@ -35,7 +40,7 @@ class CustomTool(Body):
     type: Literal["custom"]
     name: FunctionName
     description: str | None = None
-    format: dict[str, Any] | None = None
+    format: Schema | None = None
     """`text`, or a `grammar` with its `syntax` and `definition`."""
 
     def function_at(self, index: int) -> Function:

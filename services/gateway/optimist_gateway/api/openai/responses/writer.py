@@ -71,12 +71,10 @@ class ResponseWriter:
             **_settings(body),
         }
 
-    def collect(self, _index: int, piece: Piece) -> None:
-        """See `AnswerWriter.collect`."""
-        self._add(piece)
-
-    def whole(self) -> dict[str, Any]:
+    def whole(self, pieces: Sequence[tuple[int, Piece]]) -> dict[str, Any]:
         """See `AnswerWriter.whole`."""
+        for _, piece in pieces:
+            self._add(piece)
         self._finish()
         return self._response
 
