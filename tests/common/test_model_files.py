@@ -53,7 +53,6 @@ def named(damages: chain[Damage]) -> list[object]:
 OF_MODELS = chain(
     damage.of_config(),
     damage.of_files(damage.CONFIG),
-    damage.of_files(damage.GENERATION),
     damage.of_generation(),
     damage.of_weights(),
     damage.of_model(),
@@ -62,7 +61,6 @@ OF_TOKENIZERS = chain(
     damage.of_tokenizer(),
     damage.of_tokenizer_config(),
     damage.of_files(damage.TOKENIZER),
-    damage.of_files(damage.TOKENIZER_CONFIG),
 )
 
 

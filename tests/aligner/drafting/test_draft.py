@@ -1,3 +1,5 @@
+"""Drafts are walked, measured and packed node by node."""
+
 from array import array
 
 from optimist_aligner.drafting.draft import FLOAT32, NO_PARENT, Draft

@@ -1,3 +1,5 @@
+"""Candidates stand behind as many equal tokens as they say, and are marked by what is known."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,24 +62,12 @@ def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
         assert each.offset not in offsets
 
 
-def test_nothing_said_matches_nothing() -> None:
-    view = look("ab", "")
-    assert find_matches(view) == []
-    assert find_skipped(view, set()) == []
-
-
 def test_gap_at_the_end_of_the_prompt_is_of_no_class_in_particular() -> None:
     texts = ["```\n", "that is rewritten", "that is rewritten\n```"]
     aligner = Aligner(Vocabulary(texts, lambda text: [1]))
     view = observed(aligner, [], [], [0, 2]).look()
     assert view.text == [1, SEPARATOR, 0, SEPARATOR]
     assert view.last_class == OTHER
-
-
-def test_offsets_of_prediction_prompt_and_output_are_found() -> None:
-    view = look("xa1", "a3-a", "ya2")
-    tokens = {(chr(each.token_id), each.kind) for each in find_matches(view)}
-    assert tokens == {("1", PREDICTED), ("2", OWN), ("3", OWN)}
 
 
 def test_cursor_comes_first_and_is_marked() -> None:

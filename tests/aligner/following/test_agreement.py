@@ -1,7 +1,9 @@
+"""Agreement is what a comparison finds, and the longest and nearest is chosen."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.following.agreement import choose_longest, count_equal
+from optimist_aligner.following.agreement import choose_longest
 from optimist_aligner.model.layout import MOST_LENGTH
 
 ROUGH_LENGTHS = (0, 5, 8, 16, MOST_LENGTH)
@@ -17,16 +19,6 @@ def brute_length(text: list[int], offset: int, num_output: int) -> int:
     ):
         length += 1
     return length
-
-
-@given(text=texts, data=st.data())
-def test_length_is_that_of_a_comparison(text: list[int], data: st.DataObject) -> None:
-    offset = data.draw(st.integers(0, len(text)))
-    num_output = data.draw(st.integers(0, len(text)))
-    num_skipped = data.draw(st.integers(0, min(1, offset, num_output)))
-    compared = text[: len(text) - num_skipped]
-    length = brute_length(compared, offset - num_skipped, num_output - num_skipped)
-    assert count_equal(text, offset, num_output, num_skipped) == min(MOST_LENGTH, length)
 
 
 @given(text=texts, near=st.integers(-3, 63), most=st.integers(1, 5), data=st.data())

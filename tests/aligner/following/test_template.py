@@ -1,3 +1,5 @@
+"""A cursor in the output's own earlier text."""
+
 import pytest
 
 from optimist_aligner.following.template import NOWHERE, Template
@@ -26,7 +28,7 @@ def test_it_is_nowhere_before_three_tokens_are_said_again(output: str) -> None:
 @pytest.mark.parametrize(
     ("output", "offset", "lost_at", "num_lost"),
     [
-        pytest.param("abcdef-abcdef", 6, 6, 0, id="sure after going along"),
+        pytest.param("abc1abc2abc", 7, 7, 0, id="three tokens are one, the latest is taken"),
         pytest.param("abcdefgh-abcde!", 5, 5, 1, id="a lost offset is kept"),
         pytest.param("abcdefgh-abcde!?", 5, 5, 2, id="lost for longer"),
         pytest.param("abcdefgh-abcde!g", 7, 5, 2, id="a single token near the lost offset"),
@@ -38,15 +40,3 @@ def test_where_the_output_is_in_what_was_said_before(
     template, start = placed(output), len(SOURCES)
     assert (template.offset - start, template.lost_at - start) == (offset, lost_at)
     assert template.num_lost == num_lost
-
-
-def test_three_tokens_are_an_offset_and_the_latest_is_taken() -> None:
-    assert placed("abcdef-abc").offset == len(SOURCES) + 3
-    assert placed("abc1abc2abc").offset == len(SOURCES) + 7
-    assert placed("abcdefgh-abcde!ghx").lost_at == len(SOURCES) + 5
-
-
-def test_leaving_goes_nowhere() -> None:
-    template = placed("abcdefgh-abcde!")
-    template.leave()
-    assert (template.offset, template.lost_at, template.num_lost) == (NOWHERE, NOWHERE, 0)

@@ -1,3 +1,5 @@
+"""Counts of pieces become common tokens of any vocabulary."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,23 +43,6 @@ def test_what_was_counted_most_comes_first_and_behind_two_tokens_before_one() ->
     assert found("Let me") == [" ch", " read", " ch", " read"]
     assert found(". me") == [" ch", " read"]
     assert found("Let") == [" me"]
-
-
-def test_piece_of_several_tokens_goes_on() -> None:
-    assert found(" me ch") == ["eck", "eck"]
-    assert found("\n ch") == ["eck"]
-
-
-def test_behind_what_was_never_counted_the_class_counts() -> None:
-    assert set(found(" the")) <= set(TOKENS)
-    assert " me" not in found(" the")
-    assert found("") == []
-
-
-def test_rare_continuations_are_left_out() -> None:
-    counted = COUNTED._replace(after_one=[[0, 1000, 1, 12]], after_two=[])
-    rows = list(Common(counted, encode, TokenClasses(TOKENS)).find(encode("Let"), 0))
-    assert rows == []
 
 
 def test_counts_are_read_as_they_were_written() -> None:

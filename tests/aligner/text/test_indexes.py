@@ -1,3 +1,5 @@
+"""Indexes find what a search of the text finds."""
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,25 +17,17 @@ def brute_offsets(text: list[int], context: list[int], start: int = 0) -> list[i
     return [end for end in range(first, len(text) + 1) if text[end - len(context) : end] == context]
 
 
-@given(text=token_lists, more=token_lists, order=st.integers(1, MOST_ORDER))
-@example(text=[MOST_TOKEN_ID] * 9, more=[-1, MOST_TOKEN_ID], order=MOST_ORDER)
-def test_offsets_are_those_of_a_search(text: list[int], more: list[int], order: int) -> None:
-    index = ContextIndex(text)
-    said = [*text, *more]
-    for end in range(order, len(said) + 1):
-        context = said[end - order : end]
-        assert index.find(tuple(context)) == brute_offsets(text, context)
-
-
 @given(
     sources=st.lists(few_tokens, max_size=5),
-    parts=st.lists(st.lists(few_tokens, max_size=30), max_size=6),
+    is_indexed=st.booleans(),
+    parts=st.lists(token_lists, max_size=6),
     other=st.lists(few_tokens, max_size=6),
 )
-def test_offsets_in_the_output_are_those_of_a_search_of_the_output_alone(
-    sources: list[int], parts: list[list[int]], other: list[int]
+@example([], True, [[MOST_TOKEN_ID] * 9], [MOST_TOKEN_ID, -1])
+def test_offsets_are_those_of_a_search_of_all_or_of_the_output_alone(
+    sources: list[int], is_indexed: bool, parts: list[list[int]], other: list[int]
 ) -> None:
-    text, start = list(sources), len(sources)
+    text, start = list(sources), 0 if is_indexed else len(sources)
     index = ContextIndex(text, start)
     for part in parts:
         text.extend(part)

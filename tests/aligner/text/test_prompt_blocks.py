@@ -1,3 +1,5 @@
+"""Blocks of a prompt are what fences, tags and line numbers hold."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,11 +45,6 @@ def test_numbered_lines_are_read_without_their_numbers(mark: str) -> None:
     )
     (found,) = find_numbered_lines(f"file:\n{shown}end\n")
     assert (found.start, found.text) == (6, text)
-
-
-def test_space_behind_a_bar_belongs_to_the_numbers() -> None:
-    (found,) = find_numbered_lines("1 | a\n2 |  b\n3 |\n4 | c")
-    assert found.text == "a\n b\n\nc"
 
 
 def test_list_or_log_is_no_file() -> None:

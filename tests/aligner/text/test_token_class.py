@@ -1,8 +1,10 @@
+"""Tokens have the class of their first sign."""
+
 import pytest
 
 from optimist_aligner.model.layout import NUM_CLASSES
 from optimist_aligner.text import token_class as classes
-from optimist_aligner.text.token_class import TokenClasses, token_class
+from optimist_aligner.text.token_class import token_class
 
 
 @pytest.mark.parametrize(
@@ -25,9 +27,3 @@ def test_class_is_that_of_the_first_sign_that_is_no_space(
 ) -> None:
     assert {token_class(text) for text in texts} == {expected}
     assert 0 <= expected < NUM_CLASSES
-
-
-def test_what_is_no_token_of_the_vocabulary_is_of_no_class_in_particular() -> None:
-    known = TokenClasses(["a", "\n"])
-    found = [known.find(token_id) for token_id in (0, 1, 2, -1)]
-    assert found == [classes.WORD, classes.NEWLINE, classes.OTHER, classes.OTHER]

@@ -26,16 +26,9 @@ def test_what_is_too_large_is_named(predictions: list[str], prompt: str, reason:
         raise ValueError(fault)
 
 
-def test_what_just_fits_is_no_fault() -> None:
-    assert CHECK.fault([tokens("a" * 50), tokens("b" * 50), tokens("")], tokens("c" * 999)) is None
-    assert CHECK.fault([tokens("é" * 75)], tokens("")) is None
-    assert CHECK.fault([tokens("\n" * 49 + "§")], tokens("")) is None
-
-
-def test_negative_token_is_unknown() -> None:
-    column = tokens("ab")
-    column.append(-1)
-    assert CHECK.unknown_token(column) == -1
+@pytest.mark.parametrize("texts", [["a" * 50, "b" * 50, ""], ["é" * 75], ["\n" * 49 + "§"]])
+def test_what_just_fits_is_no_fault(texts: list[str]) -> None:
+    assert CHECK.fault([tokens(text) for text in texts], tokens("c" * 999)) is None
 
 
 def test_time_grows_with_the_output() -> None:

@@ -34,15 +34,6 @@ def test_window_is_sent_at_first_and_not_while_it_holds() -> None:
     assert (refreshed.base, as_text(refreshed.draft.token_ids)) == (21, LINES[21:61])
 
 
-def test_used_up_prediction_is_not_sent_again() -> None:
-    request = live(sources=TWO)
-    assert request.next_window(64, 0.0) is not None
-    fold(request, 0, "one\n")
-    assert request.next_window(64, 0.0) is None
-    fold(request, 4, "two\n")
-    assert request.next_window(64, 0.0) is None
-
-
 def test_nothing_to_expect_is_said_once() -> None:
     request = live(sources=TWO)
     request.next_window(64, 0.0)

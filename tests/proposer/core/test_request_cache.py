@@ -16,17 +16,15 @@ def test_forgets_the_request_used_least_recently() -> None:
     assert [cache.get(name) is not None for name in "abc"] == [True, False, True]
 
 
-def test_sources_that_nobody_uses_go_first() -> None:
-    one, *others = (live(name, sources=prepared(name)) for name in "abc")
-    size = one.num_bytes + one.prepared.num_bytes
-    cache = RequestCache(10, 2 * size + 600)
-    cache.put(one)
-    cache.pop("a")
-    assert cache.get_sources(one.prepared.name) is not None
-    for other in others:
-        cache.put(other)
-    assert cache.num_requests == 2
-    assert cache.get_sources(one.prepared.name) is None
+def test_the_last_of_requests_and_of_sources_are_kept_however_large() -> None:
+    cache = RequestCache(10, 1)
+    assert cache.put(live("a")) == []
+    assert cache.put(live("b")) == ["a"]
+    assert cache.get("b") is not None
+    cache.pop("b")
+    for text in ("one\n", "two\n"):
+        cache.put_sources(prepared(text))
+    assert cache.num_sources == 1
 
 
 def test_sources_of_requests_that_were_refused_give_way_to_others() -> None:
@@ -43,41 +41,18 @@ def test_sources_of_requests_that_were_refused_give_way_to_others() -> None:
     assert held == [kinds[0], *kinds[-2:]]
 
 
-def test_sources_larger_than_the_bound_are_the_only_ones() -> None:
-    cache = RequestCache(10, 1)
-    for text in ("one\n", "two\n"):
-        cache.put_sources(prepared(text))
-    assert cache.num_sources == 1
-
-
-def test_request_that_grew_counts_with_its_output() -> None:
-    cache = RequestCache(10, 1_000_000)
-    request = live("a")
-    cache.put(request)
-    before = cache.num_bytes
-    request.fold(0, tokens("x" * 100))
-    cache.put(request)
-    assert cache.num_bytes > before
-    cache.pop("a")
-    assert cache.num_bytes == request.prepared.num_bytes
-
-
-def test_one_request_is_kept_however_large() -> None:
-    cache = RequestCache(10, 1)
-    cache.put(live("a"))
-    assert cache.get("a") is not None
-    assert cache.put(live("b")) == ["a"]
-    assert cache.get("b") is not None
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 2)), max_size=40))
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 3)), max_size=40))
 def test_bounds_and_bytes_hold_after_any_use(steps: list[tuple[str, int]]) -> None:
     kinds = [prepared("one\n"), prepared("two\n"), prepared("x" * 90)]
     cache = RequestCache(3, 28_000)
     for name, kind in steps:
-        if kind == 2 and cache.get(name) is not None:
+        request = cache.get(name)
+        if kind == 2:
             cache.pop(name)
-        else:
+        elif kind == 3 and request is not None:
+            request.fold(request.num_known, tokens("x" * 9))
+            cache.put(request)
+        elif kind < 2:
             cache.put(live(name, sources=kinds[kind]))
         assert cache.num_requests <= 3
         held = [request for name in "abcdef" if (request := cache.get(name))]
