@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optimist_aligner
@@ -100,6 +100,7 @@ def follow(algorithm: Algorithm, request: tuple[list[str], str]) -> Follower:
     st.sampled_from([1, 7, 32, 128]),
     st.sampled_from([0.0, 0.005, 0.05, 0.3]),
 )
+@settings(max_examples=25)
 def test_drafts_are_the_same_to_the_last_bit(
     edit: tuple[str, str], hint: str, layout: int, is_chain: bool, window: int, least: float
 ) -> None:

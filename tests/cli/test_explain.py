@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimist_aligner.drafting.draft import Draft
@@ -267,6 +267,7 @@ def test_records_are_printed_as_yaml(log: Path, capsys: pytest.CaptureFixture[st
 
 
 @given(st.text())
+@settings(max_examples=15)
 def test_every_text_comes_through_yaml(text: str) -> None:
     lines = [{"position": 0, "token_ids": [1], "text": text}]
     header = {**HEADER, "predictions": [{"num_tokens": 1, "num_lines": 1, "lines": lines}]}

@@ -155,7 +155,7 @@ def test_the_services_read_the_file_of_serve(
         "gateway": {"served_model_name": "mine", "grpc_port": 7},
     }
     for name, expected in expected_of.items():
-        assert expected.items() <= by_flag[name].items() & by_variable[name].items()
+        assert all(expected.items() <= each[name].items() for each in (by_flag, by_variable))
     settings, _ = serve_settings(["some/model"])
     assert model_name(settings, "settings.yaml") == "mine"
 
