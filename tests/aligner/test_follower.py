@@ -1,4 +1,4 @@
-"""Edits of all kinds cost few passes more than an exact prediction does."""
+"""Edits cost few passes more than an exact prediction, and thoughts before them nothing."""
 
 import re
 from array import array
@@ -140,3 +140,37 @@ def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str
     (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     exec(example, {})
     assert capsys.readouterr().out == "\nprint(total)\n\n"
+
+
+FUNCTIONS = OLD.split("\n\n")
+END = "</think>\n\n"
+PLAIN = "".join(f"so number {number} may be what changes here or not\n" for number in range(20))
+THOUGHTS = {
+    "plain": PLAIN,
+    "quotes its beginning": f"{PLAIN}{FUNCTIONS[0]}\n\nbegins it, and it goes on.\n",
+    "quotes its end": f"{PLAIN}First\n{FUNCTIONS[-1]}",
+}
+NEW = listing("store")
+THINKING = Words(OLD, NEW, END, *THOUGHTS.values())
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_the_first_window_after_thoughts_is_the_beginning(name: str) -> None:
+    prompt = f"Change this.\n{OLD}" if name == "plain" else ""
+    words = Words(OLD, END, *THOUGHTS.values(), prompt)
+    follower = words.follow([END + OLD], THOUGHTS[name] + END.rstrip("\n"), prompt)
+    kept, positions = words.kept(follower.propose(64, 0.02), "\n\n" + OLD)
+    assert (END + OLD).startswith(END.rstrip("\n") + kept)
+    first = len(words.tokens(END.rstrip("\n")))
+    assert len(positions) >= 3
+    assert positions == list(range(first, first + len(positions)))
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_thoughts_cost_the_answer_nearly_nothing(name: str) -> None:
+    answer = OLD if name == "plain" else NEW
+    alone = THINKING.count_passes([OLD], answer)
+    thoughts = THOUGHTS[name] + END
+    num_thoughts = THINKING.count_passes([END + OLD], thoughts)
+    together = THINKING.count_passes([END + OLD], thoughts + answer) - num_thoughts
+    assert together <= alone < THINKING.count_passes([OLD], thoughts + answer) - num_thoughts

@@ -1,19 +1,15 @@
 """What `optimist complete` asks for, and what it shows of the answer."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optimist_cli.__main__ import main as optimist
-from optimist_cli.client import ChatAnswer, ChatChunk
 from optimist_cli.complete import (
     CompleteSettings,
     chat_request,
     main,
-    summary,
-    write_answer,
 )
 from optimist_common.errors import SetupError
 from tests.certificates import issue, make_authority
@@ -55,27 +51,6 @@ def test_a_missing_file_is_named(tmp_path: Path, flag: str) -> None:
     settings = CompleteSettings(instruction="Go.", **{flag.removeprefix("--"): missing})
     with pytest.raises(SetupError, match=rf"{flag}.*missing\.py"):
         chat_request(settings, "m")
-
-
-def test_choices_come_one_below_the_other(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = ChatAnswer(iter(()))
-
-    def arriving() -> Iterator[ChatChunk]:
-        yield ChatChunk("a1", [1], 0, 0)
-        yield ChatChunk("b1", [2], 1, 1)
-        answer.finish_reasons[2] = "length"
-        yield ChatChunk("c1", [3, 4], 2, 2)
-        assert capsys.readouterr().out == "--- choice 1 of 3\na1"
-        answer.finish_reasons[0] = "stop"
-        yield ChatChunk("a2", [5], 0, 0)
-        assert capsys.readouterr().out == "a2\n--- choice 2 of 3\n\x1b[32mb\x1b[0m1"
-        answer.finish_reasons[1] = "stop"
-        yield ChatChunk("b2", [6], 0, 1)
-
-    answer.chunks = arriving()
-    assert write_answer(answer, coloured=True, num_choices=3) == 6
-    assert capsys.readouterr().out == "b2\n--- choice 3 of 3\n\x1b[32mc1\x1b[0m\n"
-    assert summary(answer, 6, 0.5).endswith("finish: stop, stop, length")
 
 
 @pytest.mark.parametrize("url", ["http://user:s3cret@h:abc", "http://user:s3cret@a..b"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from optimist_cli.serve.process import ServiceSpec
-from optimist_cli.serve.supervisor import HEALTHY_SECONDS, MAX_RESTARTS, Deaths, Supervisor
+from optimist_cli.serve.supervisor import Supervisor
 from optimist_common.errors import SetupError
 
 # A service that says it is up by writing its start number to a file, and ends as its arguments say.
@@ -107,19 +107,6 @@ async def test_a_service_that_is_never_healthy_again_is_given_up(
     answers = iter([True])
     spec = replace(fake_service("first", 0.05, 1), is_healthy=lambda: next(answers, False))
     await expect_given_up(spec, "first died 2 times in a row")
-
-
-def test_deaths_are_counted_from_the_last_time_that_all_was_well() -> None:
-    deaths = Deaths()
-    for healthy_seconds in [0.0, 1.0, 0.0, 1.0, 0.0]:
-        deaths.count(healthy_seconds)
-        assert not deaths.are_too_many
-    deaths.count(HEALTHY_SECONDS)
-    assert (deaths.in_a_row, deaths.are_too_many) == (1, False)
-    for _ in range(MAX_RESTARTS):
-        assert not deaths.are_too_many
-        deaths.count(0.0)
-    assert deaths.are_too_many
 
 
 async def test_a_service_that_cannot_start_says_why(fake_service: FakeService) -> None:

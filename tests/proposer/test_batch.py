@@ -138,13 +138,6 @@ async def test_request_closed_elsewhere_is_unknown_and_stays_closed() -> None:
     assert (await observe(second.proposer, 4, "two\n")).gaps == {"a": UNKNOWN}
 
 
-async def test_sources_that_are_gone_make_a_request_unknown() -> None:
-    store, first, second = replicas()
-    await opened_by(first)
-    store.sources.clear()
-    assert (await observe(second.proposer, 0, "one\n")).gaps == {"a": UNKNOWN}
-
-
 @pytest.mark.parametrize("lives_here", [False, True])
 async def test_log_that_the_algorithm_fails_on_makes_one_request_unknown(
     lives_here: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -14,10 +14,6 @@ from optimist_proposer.core.sources import (
 )
 from optimist_proposer.core.stored_request import (
     CLOSED,
-    OTHER_OPENING,
-    REFUSED,
-    UNKNOWN,
-    WRONG,
     Settled,
     StoredRequest,
     WriteKind,
@@ -61,24 +57,6 @@ def test_opening_is_written_whole_and_then_what_is_new() -> None:
     whole = written(request, is_lost=True)
     assert whole.kind is WriteKind.CREATE
     assert as_text(StoredRequest.unpack(whole.data, 8).output) == "one\nTWO\n"
-
-
-@pytest.mark.parametrize(
-    ("answer", "settled", "num_logged"),
-    [
-        (3, Settled.AGAIN, 3),
-        (9, Settled.DONE, 9),
-        (UNKNOWN, Settled.CREATE, 4),
-        (WRONG, Settled.CREATE, 4),
-        (REFUSED, Settled.REFUSED, 4),
-        (OTHER_OPENING, Settled.SUPERSEDED, 4),
-    ],
-)
-def test_answer_says_what_is_left_to_write(answer: int, settled: Settled, num_logged: int) -> None:
-    request = live(output="one\nTWO\n")
-    request.num_logged = 4
-    assert settle_write(written(request), answer) is settled
-    assert request.num_logged == num_logged
 
 
 @given(st.lists(texts, max_size=4), texts)

@@ -83,13 +83,6 @@ def test_what_is_said_instead_becomes_a_rule_that_is_expected_to_hold_again() ->
     assert rule.num_sightings == 2
 
 
-def test_replacement_that_goes_on_otherwise_is_a_loss() -> None:
-    alignment = aligned("use NEW here, and No", OLD)
-    assert alignment.pending is None
-    assert alignment.num_lost > 0
-    assert alignment.lost_at == OLD.index("old there")
-
-
 def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:
     predicted = "say (one, say (two, say (six"
     alignment = aligned("say #(one, say #(tw", predicted)
@@ -97,17 +90,6 @@ def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:
     assert rule.replaced == letters("(")
     assert (rule.length, rule.num_sightings, rule.is_pure) == (2, 2, True)
     assert alignment.offset == predicted.index("o, say (six")
-
-
-def test_it_counts_what_goes_on_as_predicted_and_has_no_rule() -> None:
-    predicted = "use old here, and then again and again be old, as old ones are"
-    said = "use NEW here, and then again and "
-    alignment = aligned(said, predicted)
-    assert alignment.run >= CERTAIN_RUN
-    assert alignment.count_following(letters("again be old")) == len("again be ")
-    assert alignment.count_following(letters("aga!")) == len("aga")
-    alignment = aligned(said + "again be N", predicted)
-    assert alignment.count_following(letters("EW")) == 0
 
 
 @given(
