@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimist_aligner.following.alignment import CERTAIN_RUN, Alignment
@@ -96,6 +96,7 @@ def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:
     predicted=st.lists(st.integers(0, 3), min_size=20, max_size=60),
     changes=st.lists(st.tuples(st.integers(0, 59), st.integers(0, 6)), max_size=4),
 )
+@settings(max_examples=25)
 def test_what_is_followed_in_one_step_is_as_if_token_by_token(
     predicted: list[int], changes: list[tuple[int, int]]
 ) -> None:

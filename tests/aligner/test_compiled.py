@@ -54,7 +54,7 @@ lines = st.builds(
     st.integers(0, 6),
     st.sampled_from(["", ":", ", word7", " + 1"]),
 )
-files = st.lists(lines, min_size=8, max_size=40)
+files = st.lists(lines, min_size=8, max_size=24)
 
 
 @st.composite
@@ -123,6 +123,7 @@ tokens = st.lists(st.integers(0, 5) | st.sampled_from([130, 1027, 1028, 2**20, 2
 
 @needs_compiled
 @given(st.lists(tokens, max_size=3), tokens, st.lists(tokens, max_size=8), st.booleans())
+@settings(max_examples=25)
 def test_any_tokens_are_followed_alike(
     predictions: list[list[int]], prompt: list[int], parts: list[list[int]], is_chain: bool
 ) -> None:
