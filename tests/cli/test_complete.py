@@ -15,6 +15,8 @@ from optimist_common.errors import SetupError
 from tests.certificates import issue, make_authority
 from tests.cli.fake_gateway import serving
 
+TINY = '{"data": [{"id": "tiny"}]}'
+
 
 def content(text: str) -> dict[str, str]:
     return {"type": "content", "content": text}
@@ -62,13 +64,12 @@ def test_what_is_no_url_is_named(url: str, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize(
     ("models", "event"),
-    [("<html>", None), ('{"data": [{}]}', None), (None, "text"), (None, {"choices": [{}]})],
+    [("<html>", None), ('{"data": [{}]}', None), (TINY, "text"), (TINY, {"choices": [{}]})],
 )
 def test_what_is_no_gateway_is_named(
-    models: str | None, event: Any, capsys: pytest.CaptureFixture[str]
+    models: str, event: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answers = {} if models is None else {"models": models}
-    with serving([event], [], **answers) as url:
+    with serving([event], [], models=models) as url:
         assert optimist(["complete", "Go.", "--url", url]) == 2
     error = f"optimist complete: {url} does not answer as a gateway does\n"
     assert capsys.readouterr().err == error

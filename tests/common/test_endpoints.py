@@ -69,15 +69,16 @@ async def test_names_are_looked_up_again_and_again_and_hold_up_no_others(
             raise OSError("no such name")
         return addresses[host]
 
-    followed = Endpoints(["slow:1", "a:1", "127.0.0.1:2"], resolve)
-    assert [peer.target for peer in followed.peers] == ["127.0.0.1:2"]
+    assert "127.0.0.1" in await endpoints.resolve_host("localhost")
+    followed = Endpoints(["slow:1", "a:1", "[::1]:2"], resolve)
+    assert [peer.target for peer in followed.peers] == ["[::1]:2"]
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         following = tasks.create_task(followed.run(changes.put_nowait))
         assert await asked.get() == "a"
         addresses["a"] = ["10.0.0.1", "10.0.0.2"]
         appeared = [peer.target for peer in (await changes.get()).appeared]
         assert appeared == ["10.0.0.1:1", "10.0.0.2:1"]
-        assert [peer.target for peer in followed.peers] == [*appeared, "127.0.0.1:2"]
+        assert [peer.target for peer in followed.peers] == [*appeared, "[::1]:2"]
         addresses["a"] = ["10.0.0.2"]
         assert (await changes.get()).vanished == (Peer("10.0.0.1:1", "a"),)
         following.cancel()

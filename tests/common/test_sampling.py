@@ -1,12 +1,16 @@
 """Sampling parameters: what is wrong is named, and what is sent comes back."""
 
 import math
+import sys
+from array import array
 from dataclasses import fields, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist.common.v1 import sampling_pb2
-from optimist_common.columns import floats_to_bytes
+from optimist_common.columns import array_from_bytes, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import MAX_GRAMMAR_BYTES, SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
 
@@ -54,6 +58,20 @@ def test_each_field_is_sent() -> None:
         params = replace(default, **{field.name: getattr(other, field.name)})
         assert read_sampling(write_sampling(params)) == params
     assert read_sampling(sampling_pb2.SamplingParams()) == default
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1)), st.sampled_from(["little", "big"]))
+def test_columns_are_little_endian_on_every_machine(values: list[int], order: str) -> None:
+    data, swapped = to_bytes(values), array("i", values)
+    assert from_bytes(data).tolist() == values
+    assert data == b"".join(value.to_bytes(4, "little", signed=True) for value in values)
+    if order != sys.byteorder:
+        swapped.byteswap()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "byteorder", order)
+        assert array_from_bytes(data) == swapped
+    with pytest.raises(OverflowError):
+        to_bytes([*values, 2**31])
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,26 @@ class ExampleSettings(NetworkSettings):
 
 @needs_ipv6
 async def test_a_server_listens_on_ipv6() -> None:
+    with pytest.raises(SetupError, match=r"--host: must be an address .*, not 'a\.\.b'"):
+        load_settings(ExampleSettings, ["--host", "a..b"])
     host = load_settings(ExampleSettings, ["--host", "[::1]"]).host
     async with serve(host=host) as (_, address):
         assert address.startswith("[::1]:")
         assert await asyncio.to_thread(is_serving, address, 5.0)
         with pytest.raises(SetupError, match=rf"cannot listen on {re.escape(address)}: "):
             bind(host, int(address.rpartition(":")[2]))
+
+
+async def test_what_grpc_cannot_bind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    unbound = GrpcServer("127.0.0.1", 0)
+
+    def refuse(address: str) -> int:
+        raise RuntimeError(f"Failed to bind to address {address}")
+
+    monkeypatch.setattr(unbound.server, "add_insecure_port", refuse)
+    with pytest.raises(SetupError, match=r"cannot listen on 127\.0\.0\.1:0"):
+        await unbound.start()
+    await unbound.server.stop(None)
 
 
 class Servicer(scheduler_pb2_grpc.SchedulerServiceServicer):

@@ -39,6 +39,10 @@ def test_what_just_fits_is_no_fault(texts: list[str]) -> None:
     assert CHECK.fault([tokens(text) for text in texts], tokens("c" * 999)) is None
 
 
+def test_negative_token_is_unknown() -> None:
+    assert CHECK.unknown_token(array(INT32, [97, -1])) == -1
+
+
 def test_time_grows_with_the_output() -> None:
     assert CHECK.delay(9.9, 0) is None
     assert "max_alignment_ms (10000)" in (CHECK.delay(10.1, 0) or "")
