@@ -154,32 +154,26 @@ def fill(number: float, name: str = FIRST_WEIGHT) -> Callable[[Path], object]:
     return change_weights(lambda weights: weights[name].view(-1)[7:8].fill_(number))
 
 
-SIZES = (
-    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
-    *("head_dim", "intermediate_size", "vocab_size", "max_position_embeddings"),
-)
-NO_SIZES: tuple[Any, ...] = (0, -1, 10**12, 2**63, 64.5, "64", {}, True)
-COUNTS = ("sliding_window", "num_experts", "num_local_experts", "num_experts_per_tok")
-NO_COUNTS: tuple[Any, ...] = (-1, 10**12, 1.5, "2", [1], False)
-TOKENS = ("eos_token_id", "bos_token_id", "pad_token_id")
-NO_TOKENS: tuple[Any, ...] = (2**63, 1.5, "2", [[2]], True, [2] * 1025)
-NUMBERS = ("rms_norm_eps", "rope_theta", "partial_rotary_factor")
-NO_NUMBERS: tuple[Any, ...] = (0, -1.0, float("nan"), float("inf"), 1e308, "1", [1], True)
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "vocab_size")
+NO_SIZES: tuple[Any, ...] = (0, 2**63, 64.5, "64", {}, True)
+COUNTS = ("sliding_window", "num_experts")
+NO_COUNTS: tuple[Any, ...] = (-1, [1])
+TOKENS = ("eos_token_id", "bos_token_id")
+NO_TOKENS: tuple[Any, ...] = (2**63, "2", [[2]], [2] * 1025)
+NUMBERS = ("rms_norm_eps", "rope_theta")
+NO_NUMBERS: tuple[Any, ...] = (0, float("nan"), 1e308, "1", True)
 OTHERS: tuple[tuple[str, Any], ...] = (
-    *(("layer_types", value) for value in (5, ["full_attention"] * 3, [1, 2, 3, 4], "full")),
-    *(("architectures", value) for value in ("LlamaForCausalLM", [1])),
-    *(("dtype", value) for value in ("float99", 5)),
-    *(("rope_scaling", value) for value in ("yarn", [1])),
-    *(("rope_parameters", {"rope_type": 5}), ("hidden_act", 5), ("model_type", 5)),
-    *(("rope_scaling", {"rope_type": "yarn", "factor": value}) for value in (0, "2", -4.0)),
+    *(("layer_types", value) for value in (5, ["full_attention"] * 3, [1, 2, 3, 4])),
+    *(("architectures", "LlamaForCausalLM"), ("dtype", "float99"), ("dtype", 5)),
+    *(("rope_scaling", "yarn"), ("hidden_act", 5), ("model_type", 5)),
+    ("rope_scaling", {"rope_type": "yarn", "factor": 0}),
     ("rope_scaling", {"rope_type": "longrope", "short_factor": ["a"], "long_factor": []}),
-    *(("hidden_size", None), ("vocab_size", None), ("text_config", 7)),
+    *(("vocab_size", None), ("text_config", 7)),
     ("rope_parameters", {"rope_type": "default", "rope_theta": {}}),
     ("rope_parameters", {"rope_type": "default", "rope_theta": None}),
-    *(("rope_parameters", {"full_attention": value}) for value in (5, "x")),
-    ("rope_parameters", {"rope_type": {"rope_type": "default"}}),
-    ("pad_token_id", [2]),
-    *(("quantization_config", value) for value in (5, [1], {"quant_method": 5})),
+    *(("rope_parameters", {"full_attention": 5}), ("rope_parameters", {"rope_type": {}})),
+    *(("pad_token_id", [2]), ("quantization_config", 5)),
+    ("quantization_config", {"quant_method": 5}),
     *(("tie_word_embeddings", "no"), ("initializer_range", "wide"), ("num_key_value_heads", 3)),
 )
 
@@ -234,26 +228,23 @@ def of_weights() -> Iterator[Damage]:
     yield Damage("no weights", lambda path: (path / WEIGHTS).unlink(), r"no \*\.safetensors")
     yield Damage("pickle", as_pickle, r"pytorch_model\.bin is a pickle, which can run code")
     yield Damage("other name", lambda p: (p / WEIGHTS).rename(p / "a.safetensors"), "neither model")
-    yield Damage("empty weights", write(WEIGHTS, b""), r"model\.safetensors has 0 bytes")
-    yield Damage("huge header", write(WEIGHTS, huge + b"{}"), "header would have 1000000000000000;")
-    yield Damage("header of lists", write(WEIGHTS, bomb), "more than 1048576 lists")
-    yield Damage("cut", lambda p: os.truncate(p / WEIGHTS, 9000), "not whole: copy it again")
-    yield Damage("longer", lambda p: os.truncate(p / WEIGHTS, 10**6), "not whole: copy it again")
-    for key, value, words in (
-        ("data_offsets", [0, 4], "takes 16384 bytes, and data_offsets are 4 apart"),
-        ("data_offsets", [-4, 16380], "data_offsets must be where"),
-        ("data_offsets", [0, 16384], "weights overlap, or there is a gap"),
-        ("shape", [2**40, 2**40], "takes .* bytes"),
-        ("shape", "64", "shape must be a list"),
-        ("dtype", "F99", 'dtype is "F99", which safetensors does not have'),
+    not_whole = r"model\.safetensors: it is cut short, or not safetensors \(.*\); copy it again"
+    yield Damage("empty weights", write(WEIGHTS, b""), r"header too small\); copy it again")
+    yield Damage("huge header", write(WEIGHTS, huge + b"{}"), "a header of 1000000000000000 bytes")
+    yield Damage(
+        "header of lists", write(WEIGHTS, bomb), r"not safetensors \(invalid JSON in header"
+    )
+    yield Damage("cut", lambda p: os.truncate(p / WEIGHTS, 9000), r"file not fully covered\); copy")
+    yield Damage("longer", lambda p: os.truncate(p / WEIGHTS, 10**6), "file not fully covered")
+    for key, value in (
+        *(("data_offsets", [0, 4]), ("data_offsets", [-4, 16380]), ("data_offsets", [0, 16384])),
+        *(("shape", [2**40, 2**40]), ("shape", "64"), ("dtype", "F99")),
     ):
 
         def edit(header: dict[str, Any], key: str = key, value: Any = value) -> None:
             header[FIRST_WEIGHT][key] = value
 
-        yield Damage(
-            f"header {key}={value}", change_header(edit), rf"model\.safetensors: .*{words}"
-        )
+        yield Damage(f"header {key}={value}", change_header(edit), not_whole)
     good = {FIRST_WEIGHT: "shard.safetensors"}
     yield Damage(
         "index ../", index({"a": "../a.safetensors"}), r"weight_map\.a is .* beside the in"
@@ -296,10 +287,7 @@ def of_weights() -> Iterator[Damage]:
     )
     wide = change(CONFIG, intermediate_size=2**22)
     yield Damage("wide", wide, r"config\.json asks for .*intermediate_size is 4194304", True)
-    for value in ("nan", "inf", "-inf"):
-        yield Damage(
-            value, fill(float(value)), rf"{FIRST_WEIGHT} has 1 values that are not fin", True
-        )
+    yield Damage("inf", fill(float("inf")), rf"{FIRST_WEIGHT} has 1 values that are not fin", True)
     norm = fill(float("nan"), "model.norm.weight")
     yield Damage("nan in a norm", norm, r"model\.norm\.weight has 1 values", True)
 
@@ -340,9 +328,8 @@ def of_tokenizer() -> Iterator[Damage]:
     yield Damage("regex bomb", apply, r"tokenizer\.json: .*long text")
     apply = change(TOKENIZER, normalizer=growing)
     yield Damage("growing text", apply, r"tokenizer\.json: making tokens of .* takes more than 6 s")
-    for number in (2**31, -1, "5"):
-        apply = add_to_vocabulary(number)
-        yield Damage(f"token {number}", apply, r'tokenizer\.json: model\.vocab: "new" is .*whole')
+    apply = add_to_vocabulary(2**31)
+    yield Damage("token", apply, r'tokenizer\.json: model\.vocab: "new" is .*whole')
     apply = change_model(merges=[["q", "zzz"]])
     yield Damage("merge", apply, r"cannot read its model .*`zzz` out of vocabulary")
     apply = change(TOKENIZER, added_tokens=[{"id": 2**31, "content": "new"}])
@@ -357,28 +344,22 @@ def of_tokenizer_config() -> Iterator[Damage]:
         *(("added_tokens_decoder", [5]), ("added_tokens_decoder", {"x": {"content": "y"}})),
         *(("added_tokens_decoder", {str(2**31): {"content": "y"}}), ("tokenizer_class", 5)),
         *(("added_tokens_decoder", {"3": "y"}), ("chat_template", 5), ("chat_template", ["x"])),
-        ("chat_template", [{"name": "default", "template": 5}]),
-        ("chat_template", "x" * 2**21),
+        *(("chat_template", [{"name": "a", "template": 5}]), ("chat_template", "x" * 2**21)),
     ):
         apply = change(TOKENIZER_CONFIG, **{key: value})
         yield Damage(f"{key}={str(value)[:50]}", apply, rf"tokenizer_config\.json: {key}")
-    for name in (TOKENIZER, TOKENIZER_CONFIG, "vocab.json"):
-        link = replace(name, lambda path: path.symlink_to("none"))
-        yield Damage(f"{name}: link", link, rf"{name[:-5]}\.json cannot be read: it is a link to")
-    for content in (b"", b"\0\1\xff"):
-        slow = write("tokenizer.model", content)
-        yield Damage(
-            f"slow {content!r}", without_fast(slow), r"tokenizer\.model is a .* neither of"
-        )
+    link = replace(TOKENIZER_CONFIG, lambda path: path.symlink_to("none"))
+    yield Damage("link", link, r"tokenizer_config\.json cannot be read: it is a link to")
+    slow = write("tokenizer.model", b"\0\1\xff")
+    yield Damage("slow", without_fast(slow), r"tokenizer\.model is a .* neither of")
     for content, package in ((b"\n\5\n\1a", "sentencepiece"), (b"IQ== 0\n", "tiktoken")):
         slow = write("tokenizer.model", content)
         if find_spec(package) is not None:
             continue
         words = rf"no tokenizer\.json, and .* tokenizer\.model takes .*pip install {package}$"
         yield Damage(f"slow {package}", without_fast(slow), words)
-    for template in (5, ["x"]):
-        apply = write("chat_template.json", json.dumps({"chat_template": template}))
-        yield Damage(f"template {template}", apply, r"chat_template\.json: chat_template")
+    apply = write("chat_template.json", json.dumps({"chat_template": 5}))
+    yield Damage("template", apply, r"chat_template\.json: chat_template")
     pipe = replace("chat_template.jinja", os.mkfifo)
     yield Damage("template pipe", pipe, r"chat_template\.jinja is not a regular file")
     apply = write("added_tokens.json", json.dumps({"new": 2**31}))

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optimist_aligner
@@ -54,7 +54,7 @@ lines = st.builds(
     st.integers(0, 6),
     st.sampled_from(["", ":", ", word7", " + 1"]),
 )
-files = st.lists(lines, min_size=8, max_size=40)
+files = st.lists(lines, min_size=8, max_size=24)
 
 
 @st.composite
@@ -100,6 +100,7 @@ def follow(algorithm: Algorithm, request: tuple[list[str], str]) -> Follower:
     st.sampled_from([1, 7, 32, 128]),
     st.sampled_from([0.0, 0.005, 0.05, 0.3]),
 )
+@settings(max_examples=25)
 def test_drafts_are_the_same_to_the_last_bit(
     edit: tuple[str, str], hint: str, layout: int, is_chain: bool, window: int, least: float
 ) -> None:
@@ -122,6 +123,7 @@ tokens = st.lists(st.integers(0, 5) | st.sampled_from([130, 1027, 1028, 2**20, 2
 
 @needs_compiled
 @given(st.lists(tokens, max_size=3), tokens, st.lists(tokens, max_size=8), st.booleans())
+@settings(max_examples=25)
 def test_any_tokens_are_followed_alike(
     predictions: list[list[int]], prompt: list[int], parts: list[list[int]], is_chain: bool
 ) -> None:

@@ -7,11 +7,9 @@ import pytest
 import optimist_aligner
 from tests.command import run
 
-# The aligner's own tests are of its specification, but for test_compiled.py.
-TESTS = tuple(
-    f"tests/scheduler/core/{name}"
-    for name in ("windows", "results", "test_scheduler.py", "test_known_bugs.py")
-)
+# The aligner's own tests are of its specification, but for test_compiled.py. That what is compiled
+# of windows and results does the same is tested beside them.
+TESTS = ("tests/scheduler/core/test_scheduler.py",)
 
 
 @pytest.mark.skipif(not optimist_aligner.IS_COMPILED, reason="all tests are of the specification")

@@ -1,23 +1,21 @@
 """What `optimist complete` asks for, and what it shows of the answer."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optimist_cli.__main__ import main as optimist
-from optimist_cli.client import ChatAnswer, ChatChunk, ChatRequest, GatewayClient
 from optimist_cli.complete import (
     CompleteSettings,
     chat_request,
     main,
-    summary,
-    write_answer,
 )
 from optimist_common.errors import SetupError
 from tests.certificates import issue, make_authority
 from tests.cli.fake_gateway import serving
+
+TINY = '{"data": [{"id": "tiny"}]}'
 
 
 def content(text: str) -> dict[str, str]:
@@ -27,8 +25,7 @@ def content(text: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("file", "predictions", "more", "body"),
     [
-        ("", [], {}, {"prediction": None, "n": None}),
-        ("x = 1\n", [], {}, {"prediction": content("x = 1\n")}),
+        ("x = 1\n", [], {}, {"prediction": content("x = 1\n"), "n": None}),
         ("x = 1\n", [], {"plain": True}, {"prediction": None}),
         ("x = 1\n", ["x = 2\n"], {}, {"prediction": content("x = 2\n")}),
         ("", ["one", "two"], {"n": 3}, {"prediction": [content("one"), content("two")], "n": 3}),
@@ -58,77 +55,34 @@ def test_a_missing_file_is_named(tmp_path: Path, flag: str) -> None:
         chat_request(settings, "m")
 
 
-def test_predicted_text_is_green(capsys: pytest.CaptureFixture[str]) -> None:
-    chunks = [ChatChunk("ab", [1, 2], 2), ChatChunk("cd", [3, 4], 1), ChatChunk("e", [5], 0)]
-    assert write_answer(ChatAnswer(iter(chunks)), coloured=True) == 5
-    assert capsys.readouterr().out == "\x1b[32mab\x1b[0m\x1b[32mc\x1b[0mde\n"
-    write_answer(ChatAnswer(iter(chunks)), coloured=False)
-    assert capsys.readouterr().out == "abcde\n"
-
-
-def test_choices_come_one_below_the_other(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = ChatAnswer(iter(()))
-
-    def arriving() -> Iterator[ChatChunk]:
-        yield ChatChunk("a1", [1], 0, 0)
-        yield ChatChunk("b1", [2], 1, 1)
-        answer.finish_reasons[2] = "length"
-        yield ChatChunk("c1", [3, 4], 2, 2)
-        assert capsys.readouterr().out == "--- choice 1 of 3\na1"
-        answer.finish_reasons[0] = "stop"
-        yield ChatChunk("a2", [5], 0, 0)
-        assert capsys.readouterr().out == "a2\n--- choice 2 of 3\n\x1b[32mb\x1b[0m1"
-        answer.finish_reasons[1] = "stop"
-        yield ChatChunk("b2", [6], 0, 1)
-
-    answer.chunks = arriving()
-    assert write_answer(answer, coloured=True, num_choices=3) == 6
-    assert capsys.readouterr().out == "b2\n--- choice 3 of 3\n\x1b[32mc1\x1b[0m\n"
-    assert summary(answer, 6, 0.5).endswith("finish: stop, stop, length")
-
-
-def test_nothing_is_written_before_there_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    client = GatewayClient("http://127.0.0.1:9")
-    with pytest.raises(SetupError, match="cannot reach"):
-        write_answer(client.chat(ChatRequest("m", [])), coloured=True, num_choices=17)
-    assert capsys.readouterr().out == ""
-    client.close()
-
-
-@pytest.mark.parametrize("url", ["http://user:s3cret@h:abc", "http://user:s3cret@a..b", "nonsense"])
+@pytest.mark.parametrize("url", ["http://user:s3cret@h:abc", "http://user:s3cret@a..b"])
 def test_what_is_no_url_is_named(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert optimist(["complete", "Go.", "--url", url]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"cannot reach {url.replace('user:s3cret', '***')} " in line
 
 
-@pytest.mark.parametrize("models", ["<html>", "[]", '{"data": []}', '{"data": [{}]}'])
-def test_what_is_no_gateway_is_named(models: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving([], [], models=models) as url:
+@pytest.mark.parametrize(
+    ("models", "event"),
+    [("<html>", None), ('{"data": [{}]}', None), (TINY, "text"), (TINY, {"choices": [{}]})],
+)
+def test_what_is_no_gateway_is_named(
+    models: str, event: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving([event], [], models=models) as url:
         assert optimist(["complete", "Go.", "--url", url]) == 2
     error = f"optimist complete: {url} does not answer as a gateway does\n"
     assert capsys.readouterr().err == error
 
 
-@pytest.mark.parametrize("event", [[], "text", {"choices": [{}]}, {"choices": [[]]}])
-def test_an_answer_that_is_none_of_a_gateway_is_named(
-    event: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving([event], []) as url:
-        assert optimist(["complete", "Go.", "--url", url]) == 2
-    assert "does not answer as a gateway does" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "flags", [("--color", "always"), ("--colour", "always"), ("--colour=always",)]
-)
-def test_the_answer_is_coloured_when_it_is_asked_for(
+@pytest.mark.parametrize("flags", [("--color", "always"), ("--colour=always",)])
+def test_what_was_predicted_is_coloured_when_it_is_asked_for(
     flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    choice = {"index": 0, "delta": {"content": "x"}, "predicted_text_length": 1}
+    choice = {"index": 0, "delta": {"content": "xy"}, "predicted_text_length": 1}
     with serving([{"choices": [choice]}], []) as url:
         assert main(["Go.", "--url", url, *flags]) == 0
-    assert capsys.readouterr().out == "\x1b[32mx\x1b[0m\n"
+    assert capsys.readouterr().out == "\x1b[32mx\x1b[0my\n"
 
 
 def test_a_key_is_shown_to_a_gateway_that_asks_for_one(
@@ -156,7 +110,8 @@ def test_the_command_reads_choices_that_are_interleaved(
         choice = {"index": index, "delta": {"content": text}, "finish_reason": reason}
         return {"choices": [choice | {"token_ids": [7], "predicted_text_length": 0}]}
 
-    details = {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 1}
+    details: dict[str, Any] = {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 1}
+    details["tokens_by_source"] = {"target": 4, "prediction": 3, "draft_model": 2, "eagle": 1}
     usage = {"choices": [], "usage": {"completion_tokens_details": details}}
     events = [event(1, "right "), event(0, "left", "stop"), event(1, "side", "length"), usage]
     asked: list[Any] = []
@@ -170,7 +125,10 @@ def test_the_command_reads_choices_that_are_interleaved(
     shown = capsys.readouterr()
     assert shown.out == "--- choice 1 of 2\nleft\n--- choice 2 of 2\nright side\n"
     assert "3 tokens in " in shown.err
-    assert "3 of them predicted (1 predicted ones refused), finish: stop, length" in shown.err
+    assert "3 of them predicted (1 predicted ones refused), 2 by draft model, 1 by eagle, " in (
+        shown.err
+    )
+    assert shown.err.endswith("finish: stop, length\n")
 
 
 def test_a_gateway_with_a_certificate_of_its_own_authority_is_asked(
@@ -185,15 +143,3 @@ def test_a_gateway_with_a_certificate_of_its_own_authority_is_asked(
     *_, unknown, missing = capsys.readouterr().err.splitlines()
     assert "CERTIFICATE_VERIFY_FAILED" in unknown
     assert missing.endswith("none: No such file or directory")
-
-
-SOURCES = {"tokens_by_source": {"target": 4, "prediction": 1, "draft_model": 3, "eagle": 2}}
-
-
-def test_the_summary_says_what_drafts_were_worth() -> None:
-    answer = ChatAnswer(iter(()), finish_reasons={0: "stop"})
-    answer.usage = {"completion_tokens_details": SOURCES}
-    assert summary(answer, 9, 0.5) == (
-        "9 tokens in 0.50 s, 0 of them predicted (0 predicted ones refused), "
-        "3 by draft model, 2 by eagle, finish: stop"
-    )

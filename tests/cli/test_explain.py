@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimist_aligner.drafting.draft import Draft
@@ -19,11 +19,11 @@ from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
 from optimist_cli.explain.command import ExplainSettings, choose_style, page, summarise
-from optimist_cli.explain.log import Header, LogError
+from optimist_cli.explain.log import LogError
 from optimist_cli.explain.records import records
 from optimist_cli.explain.story import Summary
 from optimist_cli.explain.text import Style, fit, visible, width_of
-from optimist_cli.explain.window import LineIndex, Origin
+from optimist_cli.explain.window import Origin
 from optimist_common.request_log.logs import RequestLogs
 from tests.proposer.text import draft_of
 
@@ -266,15 +266,8 @@ def test_records_are_printed_as_yaml(log: Path, capsys: pytest.CaptureFixture[st
     assert damaged == [*written[:-1], {"damaged_line": len(written)}]
 
 
-def test_in_yaml_predictions_are_not_repeated(tmp_path: Path) -> None:
-    for replica in ("one", "two"):
-        opened(tmp_path, PREDICTION, replica=replica).stop()
-    first, second = yaml.safe_load("\n".join(records(BytesIO((tmp_path / "a.jsonl").read_bytes()))))
-    assert first["predictions"][0]["lines"][0]["text"] == "def f(a):\n"
-    assert (second["replica"], "predictions" in second) == ("two", False)
-
-
 @given(st.text())
+@settings(max_examples=15)
 def test_every_text_comes_through_yaml(text: str) -> None:
     lines = [{"position": 0, "token_ids": [1], "text": text}]
     header = {**HEADER, "predictions": [{"num_tokens": 1, "num_lines": 1, "lines": lines}]}
@@ -286,12 +279,10 @@ def test_every_text_comes_through_yaml(text: str) -> None:
 @pytest.mark.parametrize(
     ("color", "environment", "is_terminal", "is_coloured"),
     [
-        ("auto", {}, True, True),
         ("auto", {}, False, False),
         ("auto", {"NO_COLOR": "1"}, True, False),
         ("auto", {"NO_COLOR": ""}, True, True),
         ("always", {"NO_COLOR": "1"}, False, True),
-        ("never", {}, True, False),
     ],
 )
 def test_when_there_are_colours(
@@ -315,7 +306,6 @@ def test_the_page_is_as_wide_as_the_terminal(
     ("content", "reason"),
     [
         (b"", "it is empty"),
-        (b"hello", "it does not begin as one"),
         (b"\xff\xfe\0", "it does not begin as one"),
         (b'{"optimist_request_log": 4, "x": 1}\n', "its format is 4, this version reads 3"),
     ],
@@ -345,7 +335,7 @@ def test_a_missing_file_and_a_directory_are_named(
 def test_a_log_is_read_up_to_where_it_is_cut(log: Path) -> None:
     content = log.read_bytes()
     whole = explain(log)
-    for size in range(30, len(content), 7):
+    for size in range(30, len(content), 61):
         log.write_bytes(content[:size])
         lines = explain(log)
         shown = lines[: lines.index("summary") - 1]
@@ -374,16 +364,6 @@ def test_what_follows_a_cut_is_read_too(log: Path) -> None:
     assert summary.num_predicted_tokens == 24
 
 
-def test_tokens_sent_twice_count_once(tmp_path: Path) -> None:
-    for replica in ("one", "two"):
-        logs = opened(tmp_path, PREDICTION, replica=replica)
-        logs.step("a", tokens("def ", "f"), 2, predicted(2, 6), 1e-6, 0)
-    logs.step("a", tokens("f", "(", "a"), 4, None, 1e-6, 0)
-    steps = summary_of(tmp_path / "a.jsonl")
-    assert (steps.output_tokens, steps.accepted_from_prediction, steps.steps) == (4, 1, 2)
-    assert "  2 tokens sent again" in explain(tmp_path / "a.jsonl")
-
-
 def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> None:
     logs = opened(tmp_path, PREDICTION, replica="two")
     logs.step("a", PREDICTION[:5], 5, None, 1.0, 0)
@@ -394,16 +374,6 @@ def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> Non
     summary = summary_of(tmp_path / "a.jsonl")
     assert (summary.steps, summary.output_tokens, summary.missing_tokens) == (2, 4, 5)
     assert (summary.accepted_from_prediction, summary.proposer_us["p99"]) == (2, 1.0)
-
-
-def test_other_sources_begin_anew(tmp_path: Path) -> None:
-    for prediction in (PREDICTION, tokens("x", "y")):
-        logs = opened(tmp_path, prediction)
-        logs.step("a", tokens(), 0, Draft(), 0.0, 0)
-        logs.step("a", tokens("def "), 1, None, 0.0, 2)
-    summary = summary_of(tmp_path / "a.jsonl")
-    assert (summary.output_tokens, summary.num_predicted_tokens) == (2, 2)
-    assert summary.alignments == 4
 
 
 def test_lines_of_several_predictions_are_distinguished(tmp_path: Path) -> None:
@@ -423,14 +393,6 @@ def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
     assert sum(summary_of(tmp_path / "a.jsonl").jumps.values()) == 0
 
 
-def test_what_follows_a_window_that_is_used_up_is_no_jump(tmp_path: Path) -> None:
-    logs = opened(tmp_path, PREDICTION)
-    logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0, 0)
-    # The model itself says what is predicted after the window.
-    logs.step("a", PREDICTION[1:4], 4, predicted(4, 6), 0.0, 0)
-    assert sum(summary_of(tmp_path / "a.jsonl").jumps.values()) == 0
-
-
 def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
     texts = ["\x1b[2J", "\x9b31m", "\r", "\u202e", "\x07", "ok\n"]
     logs = RequestLogs(tmp_path, Vocabulary(texts), MIB, 64 * MIB, "\x1b]0;x\x07")
@@ -444,9 +406,8 @@ def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> 
         assert "␛[2J" in "\n".join(lines)
 
 
-@pytest.mark.parametrize("flag", ["", "--json", "--yaml"])
-def test_a_reader_who_has_seen_enough_is_no_error(log: Path, flag: str) -> None:
-    command = f"{sys.executable} -m optimist_cli explain {log} {flag} | true"
+def test_a_reader_who_has_seen_enough_is_no_error(log: Path) -> None:
+    command = f"{sys.executable} -m optimist_cli explain {log} | true"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60
     )
@@ -514,12 +475,6 @@ def test_no_values_in_a_log_make_it_fail(steps: list[object]) -> None:
     data = "".join(f"{json.dumps(record)}\n" for record in [HEADER, *steps]).encode()
     assert "summary" in list(page(BytesIO(data), PLAIN))
     assert summarise(BytesIO(data)).steps <= len(steps)
-
-
-def test_lines_that_a_log_has_left_out_are_unknown() -> None:
-    lines = LineIndex(Header.model_validate(HEADER).predictions or [])
-    names = [lines.name(position) for position in (4, 5, 6, 9)]
-    assert names == ["line 1", "line 2", "an unknown line", "the end"]
 
 
 @given(st.text(), st.integers(1, 50))

@@ -50,9 +50,6 @@ async def test_a_split_file_is_found_by_all_its_parts(home: Path, tmp_path: Path
     directory = Path(await find_directory(str(first), print))
     assert directory.name == "Some"
     assert await find_directory(str(second), print) == str(directory)
-    second.write_bytes(second.read_bytes()[:-100])
-    with pytest.raises(SetupError, match=r"^--model: \S*00002-of-00002.gguf is truncated"):
-        await find_directory(str(first), print)
     second.unlink()
     with pytest.raises(SetupError, match=r"^--model: cannot read \S*.gguf: No such file"):
         await find_directory(str(first), print)

@@ -46,10 +46,6 @@ def test_nothing_is_sent_if_an_option_is_wrong(server: ScriptedServer, client: C
     assert server.requests == []
 
 
-def test_no_prompts_have_no_results(client: Client) -> None:
-    assert run_batch(client, [], running) == []
-
-
 def test_all_calls_end_with_the_services(server: ScriptedServer, client: Client) -> None:
     def ended() -> None:
         raise RuntimeError("the services ended")

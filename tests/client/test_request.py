@@ -6,35 +6,23 @@ from typing import Any
 
 import pytest
 
-from optimist_client import Message, OptimistError, Options, RetryPolicy, SamplingParams
+from optimist_client import OptimistError, Options, RetryPolicy, SamplingParams
 from optimist_client.request import generate_request
 
-
-def test_predictions_of_all_kinds() -> None:
-    assert [one.text for one in generate_request("x", {"prediction": "ab"}).predictions] == ["ab"]
-    several = generate_request("x", {"prediction": ["ab", "c"]}).predictions
-    assert [one.text for one in several] == ["ab", "c"]
-    tokens = generate_request("x", {"prediction": [[1, 2], [3]]}).predictions
-    assert [list(one.token_ids.ids) for one in tokens] == [[1, 2], [3]]
-    single = generate_request("x", {"prediction": [1, 2]}).predictions
-    assert [list(one.token_ids.ids) for one in single] == [[1, 2]]
+CONTENT = {"type": "content", "content": "ab"}
 
 
-def test_a_prediction_as_openais_api_writes_it() -> None:
-    content = {"type": "content", "content": "ab"}
-    assert [one.text for one in generate_request("x", {"prediction": content}).predictions] == [
-        "ab"
-    ]
-    several = generate_request("x", {"prediction": [content, content]}).predictions
-    assert [one.text for one in several] == ["ab", "ab"]
-    with pytest.raises(ValueError, match=r"^prediction: must be \{"):
-        generate_request("x", {"prediction": {"type": "text", "content": "ab"}})
-
-
-def test_names_of_messages_are_sent() -> None:
-    messages = [Message("user", "a", "Ada"), Message("user", "b")]
-    sent = generate_request(messages, {}).chat.messages
-    assert [one.name if one.HasField("name") else None for one in sent] == ["Ada", None]
+@pytest.mark.parametrize(
+    ("prediction", "sent"),
+    [
+        *[("ab", ["ab"]), (["ab", "c"], ["ab", "c"]), ([1, 2], [[1, 2]])],
+        # As OpenAI's API writes it.
+        *[([[1, 2], [3]], [[1, 2], [3]]), (CONTENT, ["ab"]), ([CONTENT, CONTENT], ["ab", "ab"])],
+    ],
+)
+def test_predictions_of_all_kinds(prediction: Any, sent: list[Any]) -> None:
+    messages = generate_request("x", {"prediction": prediction}).predictions
+    assert [one.text or list(one.token_ids.ids) for one in messages] == sent
 
 
 def test_sampling_params_have_the_options_of_a_request() -> None:
@@ -71,6 +59,8 @@ def test_wrong_options_are_refused() -> None:
     unknown: Any = {"temprature": 1.0}
     with pytest.raises(TypeError, match="temprature"):
         generate_request("x", unknown)
+    with pytest.raises(ValueError, match=r"^prediction: must be \{"):
+        generate_request("x", {"prediction": {"type": "text", "content": "ab"}})
     with pytest.raises(ValueError, match="only one of"):
         generate_request("x", {"json_object": True, "grammar": "start: /a/"})
     with pytest.raises(ValueError, match="out of range"):
@@ -93,8 +83,3 @@ def test_the_server_is_given_the_time_it_asks_for() -> None:
     assert RetryPolicy().wait_seconds(error("RESOURCE_EXHAUSTED", 3.0), 0, None) == 3.0
     assert RetryPolicy().wait_seconds(error("RESOURCE_EXHAUSTED", 3.0), 0, 3.0) is None
     assert RetryPolicy().wait_seconds(error("RESOURCE_EXHAUSTED", 3.0), 0, 3.5) == 3.0
-
-
-@pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "INTERNAL", "CANCELLED", "UNAUTHENTICATED"])
-def test_other_errors_are_final(status: str) -> None:
-    assert RetryPolicy().wait_seconds(error(status), 0, None) is None

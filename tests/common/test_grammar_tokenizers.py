@@ -119,17 +119,15 @@ def draw(tokenizer: Tokenizer, vocab_size: int, grammar: str, seed: int) -> list
     return token_ids
 
 
-@pytest.mark.parametrize("more", [-1, 0, 20], ids=["smaller", "same", "larger"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_follow_the_grammar(kind: str, more: int) -> None:
+def test_texts_follow_the_grammar(kind: str) -> None:
     tokenizer = KINDS[kind]()
-    # A model may have fewer tokens than its tokenizer, and has often more.
-    vocab_size = tokenizer.get_vocab_size() + more
     vocabulary = Vocabulary(tokenizer)
     before = tokenizer.get_vocab()["a"]
-    for grammar, follows in GRAMMARS.items():
-        for seed in range(8):
-            token_ids = draw(tokenizer, vocab_size, grammar, seed)
+    # A model may have fewer tokens than its tokenizer, and has often more.
+    for more, seed in ((-1, 1), (0, 2), (20, 3), (20, 4)):
+        for grammar, follows in GRAMMARS.items():
+            token_ids = draw(tokenizer, tokenizer.get_vocab_size() + more, grammar, seed)
             text = b"".join(vocabulary[token][1] for token in token_ids).decode()
             assert follows(text), (grammar, text)
             # It is what the tokens add to a text.
@@ -147,8 +145,7 @@ def test_tokens_that_mean_nothing_alone_are_refused() -> None:
 def test_where_one_text_may_follow_alone_tokens_have_just_that() -> None:
     """A tokenizer of its own would write a space before it."""
     tokenizer = unigram(False)
+    vocabulary = Vocabulary(tokenizer)
     for grammar, text in (('start: "abetrue"', "abetrue"), ('start: " the" /0/', " the0")):
-        for seed in range(4):
-            token_ids = draw(tokenizer, tokenizer.get_vocab_size(), grammar, seed)
-            vocabulary = Vocabulary(tokenizer)
-            assert "".join(vocabulary[token][0] for token in token_ids) == text
+        token_ids = draw(tokenizer, tokenizer.get_vocab_size(), grammar, 0)
+        assert "".join(vocabulary[token][0] for token in token_ids) == text

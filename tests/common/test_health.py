@@ -4,10 +4,11 @@ import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from optimist_common.network import http_health
+from optimist_common.network import health, http_health
 from optimist_common.network.channel import load_tls
 from optimist_common.network.health import is_serving, main
 from optimist_common.network.server import LIVENESS, STEPS, watch_for_hangs
@@ -77,19 +78,6 @@ async def test_a_server_that_never_answers_is_not_serving() -> None:
         assert not await asyncio.to_thread(is_serving, address, 0.2)
 
 
-def test_nobody_there_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as unused:
-        unused.bind((LOOPBACK, 0))
-        address = f"{LOOPBACK}:{unused.getsockname()[1]}"
-        assert main([address]) == 1
-    assert capsys.readouterr().err == f"{address} is not serving\n"
-
-
-@pytest.mark.parametrize("arguments", [[], ["a:1", "b:2"]])
-def test_a_wrong_call_is_exit_code_2(arguments: list[str]) -> None:
-    assert main(arguments) == 2
-
-
 def test_the_certificate_of_a_gateway_need_not_name_the_loopback(tmp_path: Path) -> None:
     shown = issue(tmp_path, make_authority(tmp_path), "gateway", "DNS:api.example")
     with serving([], [], certificate=shown) as url:
@@ -109,12 +97,15 @@ def test_what_speaks_no_http_does_not_answer() -> None:
         assert answer.result() is False
 
 
-def test_a_gateway_that_answers_is_exit_code_0_no_gateway_1_and_no_url_2(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("module", [health, http_health])
+def test_who_serves_is_exit_code_0_nobody_1_and_a_wrong_call_2(
+    module: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving([], []) as url:
-        assert http_health.main([f"{url}/health"]) == 0
-    url = f"http://127.0.0.1:{free_port()}/health"
-    assert http_health.main([url]) == 1
-    assert url in capsys.readouterr().err
-    assert http_health.main([]) == 2
+    nobody = f"{LOOPBACK}:{free_port()}"
+    if module is http_health:
+        nobody = f"http://{nobody}/health"
+        with serving([], []) as url:
+            assert module.main([f"{url}/health"]) == 0
+    assert module.main([nobody]) == 1
+    assert nobody in capsys.readouterr().err
+    assert module.main([]) == 2

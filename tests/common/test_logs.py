@@ -3,8 +3,6 @@
 import json
 import logging
 
-import pytest
-
 from optimist_common.observing.logs import (
     MAX_MESSAGE_CHARACTERS,
     JsonFormatter,
@@ -58,10 +56,3 @@ def test_an_exception_and_a_long_message_stay_one_bounded_line() -> None:
     assert "\n" not in line
     assert len(json.loads(line)["message"]) == MAX_MESSAGE_CHARACTERS
     assert json.loads(line)["exception"].endswith("ValueError: why")
-
-
-def test_a_record_has_fields_of_its_own_as_text_if_json_does_not_know_them() -> None:
-    made = record("refused", request_id="r2", fields={"path": pytest})
-    line = json.loads(JsonFormatter("proposer").format(made))
-    assert line["request_id"] == "r2"
-    assert "module" in line["path"]

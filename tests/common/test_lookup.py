@@ -24,13 +24,10 @@ def test_a_slot_that_was_wrong_is_doubted_and_no_other_one() -> None:
     assert count_likely(doubts) == [first, second]
 
 
-def test_what_comes_true_is_believed_more() -> None:
+def test_what_comes_true_is_believed_more_and_without_a_least_chance_all_is() -> None:
     doubts = Doubts(2)
     first, _ = count_likely(doubts)
     for _ in range(8):
         doubts.observe(SLOTS[:1], np.array([first]), np.array([first]))
     assert count_likely(doubts)[0] > first
-
-
-def test_anything_is_drafted_where_no_chance_is_asked_for() -> None:
-    assert Doubts(2).count_likely(SLOTS, MATCHED, 0.0).tolist() == [MOST_DRAFTS] * 2
+    assert doubts.count_likely(SLOTS, MATCHED, 0.0).tolist() == [MOST_DRAFTS] * 2

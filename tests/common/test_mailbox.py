@@ -23,14 +23,6 @@ async def test_items_come_in_order_whether_they_are_waited_for_or_not() -> None:
     assert await reader == [1, 2, 3, 4]
 
 
-async def test_a_reader_that_waits_ends_when_the_box_is_closed() -> None:
-    box: Mailbox[int] = Mailbox()
-    reader = asyncio.create_task(read(box))
-    await asyncio.sleep(0)
-    box.close()
-    assert await asyncio.wait_for(reader, 1) == []
-
-
 async def test_a_reader_may_be_cancelled_and_another_goes_on() -> None:
     box: Mailbox[int] = Mailbox()
     reader = asyncio.create_task(read(box))

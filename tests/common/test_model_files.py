@@ -53,7 +53,6 @@ def named(damages: chain[Damage]) -> list[object]:
 OF_MODELS = chain(
     damage.of_config(),
     damage.of_files(damage.CONFIG),
-    damage.of_files(damage.GENERATION),
     damage.of_generation(),
     damage.of_weights(),
     damage.of_model(),
@@ -62,7 +61,6 @@ OF_TOKENIZERS = chain(
     damage.of_tokenizer(),
     damage.of_tokenizer_config(),
     damage.of_files(damage.TOKENIZER),
-    damage.of_files(damage.TOKENIZER_CONFIG),
 )
 
 
@@ -113,12 +111,10 @@ except SetupError as error:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        (damage.CONFIG, '{"a": [' + "[]," * 1_000_000 + "1]}"),
         (damage.CONFIG, '{"a": [' + "{}," * 1_390_000 + "1]}"),
-        (damage.INDEX, '{"weight_map": [' + "1," * 8_000_000 + "1]}"),
         (damage.INDEX, '{"weight_map": {' + '"a":0,' * 2_000_000 + '"b": 1}}'),
     ],
-    ids=["lists", "objects", "numbers", "names"],
+    ids=["objects", "names"],
 )
 def test_large_files_are_refused_in_little_memory(
     name: str, content: str, model: Path, tmp_path: Path

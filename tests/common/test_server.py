@@ -1,6 +1,7 @@
 """Servers and channels: who reaches whom, with which certificates, and how a loss is noticed."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.errors import SetupError
 from optimist_common.network import channel, server
-from optimist_common.network.channel import OPTIONS, load_tls, open_channel
+from optimist_common.network.channel import load_tls, open_channel
 from optimist_common.network.health import is_serving, main
 from optimist_common.network.server import (
-    SERVER_OPTIONS,
     GrpcServer,
     bind,
 )
@@ -39,28 +39,16 @@ class ExampleSettings(NetworkSettings):
     section = "example"
 
 
-def test_a_server_bears_the_pings_that_our_channels_send_on_idle_streams() -> None:
-    # gRPC's own limit is five minutes; whoever pings three times within it is cut off.
-    least = dict(SERVER_OPTIONS)["grpc.http2.min_ping_interval_without_data_ms"]
-    assert least < dict(OPTIONS)["grpc.keepalive_time_ms"]
-
-
 @needs_ipv6
-@pytest.mark.parametrize("host", ["::1", "[::1]"])
-async def test_a_server_listens_on_ipv6(host: str) -> None:
-    host = load_settings(ExampleSettings, ["--host", host]).host
+async def test_a_server_listens_on_ipv6() -> None:
+    with pytest.raises(SetupError, match=r"--host: must be an address .*, not 'a\.\.b'"):
+        load_settings(ExampleSettings, ["--host", "a..b"])
+    host = load_settings(ExampleSettings, ["--host", "[::1]"]).host
     async with serve(host=host) as (_, address):
         assert address.startswith("[::1]:")
         assert await asyncio.to_thread(is_serving, address, 5.0)
-
-
-@needs_ipv6
-def test_an_address_of_ipv6_that_is_in_use_is_named() -> None:
-    with bind("::1", 0) as taken:
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(SetupError, match=rf"cannot listen on \[::1\]:{port}: "):
-            bind("::1", port)
+        with pytest.raises(SetupError, match=rf"cannot listen on {re.escape(address)}: "):
+            bind(host, int(address.rpartition(":")[2]))
 
 
 async def test_what_grpc_cannot_bind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,11 +61,6 @@ async def test_what_grpc_cannot_bind_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(SetupError, match=r"cannot listen on 127\.0\.0\.1:0"):
         await unbound.start()
     await unbound.server.stop(None)
-
-
-def test_what_is_no_host_is_named() -> None:
-    with pytest.raises(SetupError, match=r"--host: must be an address .*, not 'a\.\.b'"):
-        load_settings(ExampleSettings, ["--host", "a..b"])
 
 
 class Servicer(scheduler_pb2_grpc.SchedulerServiceServicer):
@@ -161,12 +144,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Certific
         ("server", "client", "", ()),
         # One of several addresses of a name shows a certificate for the name.
         ("elsewhere", "client", "other.example", ()),
-        ("elsewhere", "client", "another.example", AWAY),
         # A client without a certificate of the authority is not served.
         ("server", "plaintext", "", AWAY[:1]),
         ("server", "foreign", "", AWAY[:1]),
         # A server that is not the one of the address gets no request.
-        ("plaintext", "client", "", AWAY),
         ("foreign", "client", "", AWAY),
         ("elsewhere", "client", "", AWAY),
     ],
@@ -194,12 +175,6 @@ async def test_services_of_one_authority_alone_reach_each_other(
         assert caught.value.code() in refusals
 
 
-async def test_health_is_asked_with_a_certificate(certificates: dict[str, Certificate]) -> None:
-    async with serve(load_tls(*certificates["server"])) as (_, address):
-        assert await asyncio.to_thread(main, [*certificates["client"].flags, address]) == 0
-        assert await asyncio.to_thread(main, [address]) == 1
-
-
 def test_files_that_cannot_be_used_are_named(
     certificates: dict[str, Certificate], tmp_path: Path
 ) -> None:
@@ -208,8 +183,6 @@ def test_files_that_cannot_be_used_are_named(
     text.write_text("no certificate")
     wrong = [
         (right._replace(cert=missing), "missing.pem"),
-        (right._replace(key=missing), "missing.pem"),
-        (right._replace(ca=missing), "missing.pem"),
         (right._replace(key=certificates["client"].key), "client.key"),
         (right._replace(cert=str(text)), "text.pem"),
         (right._replace(ca=str(text)), "text.pem"),

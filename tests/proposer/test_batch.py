@@ -46,13 +46,6 @@ def window_text(answer: Answer, request_id: str = "a") -> str:
     return as_text(answer.windows[request_id].draft.token_ids)
 
 
-async def test_open_and_observe_in_one_batch_answers_with_the_later_window() -> None:
-    answer = await BatchProposer(following()).apply(
-        [opening("a", POEM)], [observation(0, "ONE\ntwo\n")], []
-    )
-    assert window_text(answer) == "three\nfour\nfive\n"
-
-
 async def test_gap_behind_an_applied_observation(proposer: BatchProposer) -> None:
     observations = [observation(0, "one\n"), observation(9, "x"), observation(4, "two\n")]
     assert (await proposer.apply([], observations, [])).gaps == {"a": 4}
@@ -67,9 +60,6 @@ async def test_time_limit_ends_the_request() -> None:
     assert "max_alignment_ms" in answer.refusals["a"]
     assert not answer.windows
     assert await known(proposer) == UNKNOWN
-
-
-async def test_time_limit_holds_for_the_opening_too() -> None:
     proposer = BatchProposer(following(limits=replace(LIMITS, max_alignment_ms=0)))
     answer = await proposer.apply([opening("a", POEM)], [], [])
     assert "max_alignment_ms (0)" in answer.refusals["a"]
@@ -82,15 +72,6 @@ async def test_only_the_end_of_the_prompt_is_a_source() -> None:
     await proposer.apply([opening("a", "x\n", prompt="cut off\nthe end\n")], [], [])
     sources = lives(held).prepared.sources
     assert as_text(sources.token_ids[sources.num_predicted : -1]) == "the end\n"
-
-
-async def test_equal_sources_of_a_tenant_are_prepared_once() -> None:
-    held = following()
-    opens = [opening(name, POEM, tenant=name[0]) for name in ("a-0", "a-1", "b-0")]
-    await BatchProposer(held).apply(opens, [], [])
-    first, second, other = (lives(held, name).prepared for name in ("a-0", "a-1", "b-0"))
-    assert first is second
-    assert first is not other
 
 
 def break_algorithm(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
@@ -146,29 +127,6 @@ async def opened_by(replica: Replica, *observations: Observation) -> None:
     await replica.writer.stop()
 
 
-async def test_replica_that_knows_less_reads_once_for_the_batch() -> None:
-    store, first, second = replicas()
-    opens = [opening("a", POEM), opening("b", POEM)]
-    await first.proposer.apply(opens, [observation(0, "ONE\n")], [])
-    await first.writer.stop()
-    both = [observation(4, "two\n"), observation(0, "one\n", "b")]
-    answer = await second.proposer.apply([], both, [])
-    assert window_text(answer) == "three\nfour\nfive\n"
-    assert window_text(answer, "b") == "two\nthree\nfour\nfive\n"
-    assert store.num_reads == 1
-
-
-async def test_request_opened_again_elsewhere_is_read_anew() -> None:
-    _store, first, second = replicas()
-    await opened_by(first)
-    await second.proposer.apply([opening("a", "six\nseven\n")], [observation(0, "six\n")], [])
-    await second.writer.stop()
-    answer = await observe(first.proposer, 4, "X\n")
-    assert answer.gaps == {}
-    assert await known(first.proposer) == 6
-    assert window_text(await observe(first.proposer, 6, "six\n")) == "seven\n"
-
-
 async def test_request_closed_elsewhere_is_unknown_and_stays_closed() -> None:
     _store, first, second = replicas()
     await opened_by(first)
@@ -178,13 +136,6 @@ async def test_request_closed_elsewhere_is_unknown_and_stays_closed() -> None:
     await first.writer.stop()
     assert first.following.get("a") is None
     assert (await observe(second.proposer, 4, "two\n")).gaps == {"a": UNKNOWN}
-
-
-async def test_sources_that_are_gone_make_a_request_unknown() -> None:
-    store, first, second = replicas()
-    await opened_by(first)
-    store.sources.clear()
-    assert (await observe(second.proposer, 0, "one\n")).gaps == {"a": UNKNOWN}
 
 
 @pytest.mark.parametrize("lives_here", [False, True])

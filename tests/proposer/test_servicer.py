@@ -101,12 +101,10 @@ async def test_life_of_a_request(stub: "Stub") -> None:
     [
         ({"opens": [Open()]}, "opens.request_id"),
         ({"opens": [Open(request_id="b", tenant="x" * 257)]}, "opens.tenant"),
-        ({"opens": [Open(request_id="b", prompt_token_ids=b"1")]}, "opens.prompt"),
         *(
             ({"opens": [Open(request_id="b", num_predicted_tokens=lengths)]}, "opens.num_predicted")
             for lengths in (b"123", to_bytes([1]), to_bytes([1, -1]))
         ),
-        ({"opens": [Open(request_id="b", predicted_token_ids=b"12345")]}, "opens.predicted"),
         ({"observations": [Observation(request_id="a", token_ids=b"1")]}, "observations.token_ids"),
         ({"observations": [Observation(request_id="a", position=-1)]}, "observations.position"),
         ({"observations": [observation("", 0, "x")]}, "observations.request_id"),
@@ -173,7 +171,6 @@ async def test_tree_is_sent_node_by_node() -> None:
         (response,) = await propose(connected, ProposeRequest(batch=1))
     (window,) = response.windows
     assert (window.request_id, window.base, window_text(window)) == ("a", 5, "abc")
-    assert from_bytes(window.parents).tolist() == [-1, 0, 0]
-    assert from_bytes(window.prediction_positions).tolist() == [7, -1, -1]
-    assert from_bytes(window.prompt_positions).tolist() == [0, 0, 4]
+    columns = (window.parents, window.prediction_positions, window.prompt_positions)
+    assert [from_bytes(each).tolist() for each in columns] == [[-1, 0, 0], [7, -1, -1], [0, 0, 4]]
     assert floats_from_bytes(window.values).tolist() == [0.5, 0.25, 0.125]

@@ -311,7 +311,7 @@ async def test_drafts_are_counted_as_schedulers_count_them() -> None:
                 output(name, [5] * (len(report.positions) + 1), report=report)
                 for name, report in zip(("r1", "r2"), reports, strict=True)
             )
-    totals = drafts.totals()
+    totals = drafts.totals
     assert (totals.num_rows, totals.num_drafted, totals.num_accepted) == (3, 8, 3)
     assert totals.num_accepted_at[:3] == [2, 1, 0]
     assert DRAFT_SECONDS._value.get() - seconds == 3

@@ -102,13 +102,7 @@ class _Tokens:
 def make_matcher(tokenizer: LLTokenizer, grammar: str, max_lexer_states: int) -> LLMatcher:
     """Returns a matcher that has followed nothing yet, in error if the grammar is wrong.
 
-    Args:
-        tokenizer: See `matching_tokenizer`.
-        grammar: In llguidance's dialect of Lark.
-        max_lexer_states: Most states that its lexer may come to have.
-
-    Raises:
-        UnicodeEncodeError: The grammar is no Unicode.
+    The grammar is in llguidance's dialect of Lark; raises UnicodeEncodeError if it is no Unicode.
     """
     source = LLMatcher.grammar_from_lark(grammar)
     limits = LLParserLimits(**_LIMITS, max_lexer_states=max_lexer_states, verbose_errors=False)

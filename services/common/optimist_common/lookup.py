@@ -66,10 +66,7 @@ class Doubts:
     ) -> npt.NDArray[np.int64]:
         """Returns how many drafts have at least a chance [num_rows].
 
-        Args:
-            slots: Each at most once [num_rows].
-            num_matched: Of the sources that they are drafted from [num_rows].
-            least_chance: The chance.
+        Each slot is named once; `num_matched` is of the sources that they are drafted from.
         """
         self._num_matched[slots] = num_matched
         examined, right, claimed = self._sums[:, slots]

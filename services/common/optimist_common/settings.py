@@ -102,8 +102,8 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
 def build_settings(settings_class: type[S], flags: Mapping[str, Any], config: str | None) -> S:
     """Builds settings of what `parse_flags` returns, the environment and a YAML file."""
     given = {
-        **_file_values(settings_class, config),
-        **_environment_values(settings_class),
+        **_file_values(settings_class.section, config),
+        **_variables(settings_class.section),
         **{name: (flag_of(name), value) for name, value in flags.items()},
     }
     values = {name: value for name, (_, value) in given.items()}
@@ -292,14 +292,6 @@ def _metavar(name: str, kind: Any) -> str:
     return f"{word},..." if get_origin(kind) is list else word
 
 
-def _environment_values(settings_class: type[ServiceSettings]) -> dict[str, tuple[str, Any]]:
-    values = _variables(settings_class.section)
-    for name, (variable, _) in values.items():
-        if name not in settings_class.model_fields:
-            raise SetupError(f"{variable}: no such setting (see {settings_class.command()} --help)")
-    return values
-
-
 def _variables(section: str) -> dict[str, tuple[str, Any]]:
     """Returns by each setting's name its variable and what that says."""
     prefix = f"OPTIMIST_{section.upper()}_"
@@ -315,16 +307,12 @@ def _variables(section: str) -> dict[str, tuple[str, Any]]:
     return values
 
 
-def _file_values(
-    settings_class: type[ServiceSettings], config: str | None
-) -> dict[str, tuple[str, Any]]:
-    values: dict[str, tuple[str, Any]] = {}
-    for name, value in _section(settings_class.section, config).items():
-        origin = f"{config}: {settings_class.section}.{name}"
-        if name not in settings_class.model_fields:
-            raise SetupError(f"{origin}: no such setting")
-        values[name] = (origin, value)
-    return values
+def _file_values(section: str, config: str | None) -> dict[str, tuple[str, Any]]:
+    """Returns by each setting's name its place in the file and what that says."""
+    return {
+        str(name): (f"{config}: {section}.{name}", value)
+        for name, value in _section(section, config).items()
+    }
 
 
 def _section(name: str, config: str | None) -> dict[str, Any]:

@@ -22,12 +22,7 @@ class RequestSpans:
     """The spans of the traced requests that are followed, a bounded number of them."""
 
     def __init__(self, tracer: Tracer = OFF, max_spans: int = 4096) -> None:
-        """Traces nothing yet.
-
-        Args:
-            tracer: Starts the spans.
-            max_spans: Beyond as many the oldest is ended: a scheduler may be gone.
-        """
+        """Traces nothing yet; beyond `max_spans` the oldest is ended: a scheduler may be gone."""
         self._tracer, self._max_spans = tracer, max_spans
         self._spans: dict[str, Span] = {}
 
@@ -71,13 +66,7 @@ class RequestSpans:
             self.end(request_id, reason)
 
     def end(self, request_id: str, reason: str = "", live: LiveRequest | None = None) -> None:
-        """Ends a span, if there is one.
-
-        Args:
-            request_id: Of the request.
-            reason: Why it is not followed any more although it goes on.
-            live: The request, if it is still here.
-        """
+        """Ends a span, if there is one; `reason` is why a request goes on and is not followed."""
         if (span := self._spans.pop(request_id, None)) is not None:
             if live is not None:
                 span.set({"optimist.cpu_seconds": live.spent_seconds})

@@ -67,17 +67,9 @@ class Following:
         logs: RequestLogs | None = None,
         alignment_log: AlignmentLog | None = None,
     ) -> None:
-        """Holds nothing yet.
+        """Holds nothing yet; the prompt's last `prompt_tokens` are a source.
 
-        Args:
-            algorithm: What to follow with.
-            cache: What holds the requests.
-            check: Which requests are too large.
-            window_tokens: Most nodes of a window.
-            min_value: Least value of a node that is sent.
-            prompt_tokens: How much of the prompt's end is a source.
-            logs: Where to log requests, if at all.
-            alignment_log: What says how they are aligned, if anything does.
+        A window has at most `window_tokens` nodes, each worth at least `min_value`.
         """
         self._algorithm, self._cache, self._check = algorithm, cache, check
         self._window_tokens, self._min_value = window_tokens, min_value

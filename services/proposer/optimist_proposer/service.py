@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields
 
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist_aligner.text.vocabulary import Vocabulary
@@ -32,11 +33,8 @@ logger = logging.getLogger(__name__)
 def load_vocabulary(model: str) -> Vocabulary:
     """Returns the text of every token, and the tokenizer as what splits texts.
 
-    Args:
-        model: Directory or hub name; only the tokenizer is read, and no code from there is run.
-
-    Raises:
-        SetupError: There is no tokenizer.
+    Of a directory or hub name only the tokenizer is read, and no code from there is run; raises
+    SetupError if there is none.
     """
     check_tokenizer(model, "--model")
     tokenizer = load_tokenizer(model, "--model")
@@ -113,13 +111,7 @@ def build_following(
     settings: ProposerSettings, vocabulary: Vocabulary, logs: RequestLogs | None
 ) -> Following:
     """Returns where requests will live."""
-    limits = Limits(
-        max_predictions=settings.max_predictions,
-        max_prediction_tokens=settings.max_prediction_tokens,
-        max_prediction_lines=settings.max_prediction_lines,
-        max_prediction_bytes=settings.max_prediction_bytes,
-        max_alignment_ms=settings.max_alignment_ms,
-    )
+    limits = Limits(**{each.name: getattr(settings, each.name) for each in fields(Limits)})
     return Following(
         ALGORITHMS[settings.algorithm](vocabulary),
         RequestCache(settings.max_requests, settings.max_memory_mb * 1_000_000),

@@ -22,14 +22,6 @@ def observed(predicted: str | list[str], output: str) -> LineFollower:
     return follower
 
 
-def expected_next(predicted: str | list[str], output: str) -> str | None:
-    """Returns what is expected after `output`; None when it is lost."""
-    follower = observed(predicted, output)
-    draft = follower.propose(1000, 0.0)
-    assert follower.index != LOST or draft == Draft()
-    return None if follower.index == LOST else as_text(draft.token_ids)
-
-
 EQUAL_LINES = "if a\nend\nif b\nend\nif c\nend\nlast\n"
 RENAMED = "x = 1\nprint(x)\nend\nreturn x\ndone\nbye\n"
 
@@ -40,11 +32,9 @@ RENAMED = "x = 1\nprint(x)\nend\nreturn x\ndone\nbye\n"
         pytest.param(POEM, "", POEM, id="the first token is the prediction's first"),
         pytest.param(POEM, "one\ntx", None, id="the first difference loses at once"),
         pytest.param(POEM, "one\nTWO\nthr", None, id="the line after it is not complete"),
-        pytest.param(POEM, "two\nthree\none\n", "two\nthree\nfour\nfive\n", id="a moved line"),
         pytest.param(POEM, "one\ntwo\ntwo\n", "three\nfour\nfive\n", id="a line twice"),
         pytest.param(POEM, "one\nTWO\nthree\nFOUR\nfive\n", "", id="two differences at once"),
         pytest.param(RENAMED, "y = 1\nprint(y)\nend\nreturn y\ndone\n", "bye\n", id="renamed"),
-        pytest.param("a\n\nb\n\nc\n\nd\n", "a\n\nX\n\n", "c\n\nd\n", id="blank lines"),
         pytest.param(
             EQUAL_LINES,
             "if a\nend\nif b\nnew\nend\n",
@@ -55,15 +45,12 @@ RENAMED = "x = 1\nprint(x)\nend\nreturn x\ndone\nbye\n"
         pytest.param("a\na\nb\na\nb\nlast\n", "b\na\na\nc\nb\n", "last\n", id="forward"),
         pytest.param("r\na\nr\nb\nc\n", "r\na\nr\nb\nc\nr\n", "b\nc\n", id="all are before"),
         pytest.param("one\ntwo", "ONE\none\ntw", "o", id="a last line without newline"),
-        pytest.param("one\ntwo", "one\ntwo\nthree\n", None, id="it goes on"),
         pytest.param("b\nab", "b\nab\nb\n", "ab", id="an output that ends it is kept whole"),
         # Were "a" taken as completed, the "b\n" after it would look like a predicted line.
         pytest.param("b\na", "b\nab\n", None, id="an open last line is no completed one"),
-        pytest.param("", "", "", id="an empty prediction"),
         pytest.param("one§two§three§", "ONE§two§", "three§", id="a newline within a token"),
-        pytest.param("one§two§three§", "ONE§two\n", None, id="another newline"),
         pytest.param(POEM, "x" * 10_000 + "\ntwo\n", "three\nfour\nfive\n", id="a longer line"),
-        pytest.param(SEVERAL, "", "one\ntwo", id="several predictions begin with the first"),
+        pytest.param(POEM, "x" * 10_000, None, id="a longer line that is not complete"),
         pytest.param(SEVERAL, "three\n", "four\nfive\n", id="the second by its lines"),
         pytest.param(SEVERAL, "two\n", None, id="the end of the first is no line"),
         pytest.param([], "one\n", None, id="no prediction"),
@@ -72,11 +59,13 @@ RENAMED = "x = 1\nprint(x)\nend\nreturn x\ndone\nbye\n"
 def test_what_is_expected_after_an_output(
     predicted: str | list[str], output: str, expected: str | None
 ) -> None:
-    assert expected_next(predicted, output) == expected
-
-
-def test_long_line_while_lost_takes_no_more_room_than_the_longest_predicted() -> None:
-    assert len(observed(POEM, "x" * 10_000).tail) == len("three\n") + 1
+    """None is expected where the position is lost."""
+    follower = observed(predicted, output)
+    draft = follower.propose(1000, 0.0)
+    assert follower.index != LOST or draft == Draft()
+    assert (None if follower.index == LOST else as_text(draft.token_ids)) == expected
+    # Of a line that is too long to be predicted only so much is kept.
+    assert len(follower.tail) <= max(map(len, "".join(predicted).split("\n"))) + 2
 
 
 @given(texts, st.integers(0, 40))
@@ -84,13 +73,6 @@ def test_exact_prediction_is_never_lost(text: str, length: int) -> None:
     output = text[:length]
     follower = observed(text, output)
     assert (follower.index, follower.num_losses) == (len(output), 0)
-
-
-@given(texts, texts)
-def test_alignments_are_at_most_the_completed_lines(predicted: str, output: str) -> None:
-    follower = observed(predicted, output)
-    num_lines = output.count("\n") + output.count("§")
-    assert follower.num_losses - 1 <= follower.num_alignments <= num_lines
 
 
 @given(texts, texts)
@@ -102,23 +84,6 @@ def test_aligned_means_the_current_line_equals_the_predicted_one(
         return
     current = output[max(output.rfind("\n"), output.rfind("§")) + 1 :]
     assert predicted[: follower.index].endswith(current)
-
-
-DISTINCT = [f"line {number}\n" for number in range(8)]
-
-
-@given(
-    number=st.integers(0, 6),
-    edit=st.sampled_from(["changed", "inserted", "deleted"]),
-    seed=st.permutations(DISTINCT),
-)
-def test_one_edited_line_costs_no_more_than_the_next_common_line(
-    number: int, edit: str, seed: list[str]
-) -> None:
-    replacement = {"changed": ["new\n"], "inserted": ["new\n", seed[number]], "deleted": []}
-    head, tail = seed[:number], seed[number + 1 :]
-    output = "".join([*head, *replacement[edit], tail[0]])
-    assert expected_next("".join(seed), output) == "".join(tail[1:])
 
 
 def test_prompt_is_no_prediction() -> None:

@@ -102,7 +102,18 @@ def right_request(sources: Sources, output: "array[int]") -> tuple[bytes, bytes]
 RIGHT = right_request(Sources([PREDICTION]), OUTPUT)
 
 
-EDGES = st.sampled_from([0, 1, 2, 3, 127, 128, 2**14, 2**28, 2**31 - 1, 2**31, 2**32 - 1])
+@pytest.fixture(scope="module")
+def expected(hostile: Hostile) -> bytes:
+    """The window of the other request when it is served alone."""
+    put(hostile.redis, "alone", *right_request(BESIDE, BESIDE_OUTPUT))
+    token = column(array(INT32, [5]))
+    one = Observation(request_id="alone", position=len(BESIDE_OUTPUT), token_ids=token)
+    window = hostile.propose(observations=[one])["alone"].token_ids
+    assert len(window) > 8
+    return window
+
+
+EDGES = st.sampled_from([0, 1, 3, 128, 2**28, 2**31 - 1, 2**31, 2**32 - 1])
 TOKENS = st.lists(st.sampled_from([-(2**31), -2, -1, 5, 2**31 - 1]), max_size=30)
 
 
@@ -139,14 +150,14 @@ EMPTY_TEXTS = SEPARATORS, stored_request(SEPARATORS, OUTPUT[:1])
 
 
 @given(values)
-@settings(max_examples=100)
+@settings(max_examples=40)
 @example((RIGHT[0], stored_request(RIGHT[0], OUTPUT * 100_000)))
 @example((RIGHT[0], stored_request(RIGHT[0], OUTPUT, 190_000_000)))
 @example(EMPTY_TEXTS)
 @example((bytes(50_000_000), bytes(50_000_000)))
 @example((RIGHT[0], RIGHT[1][:13] + RIGHT[1][13:37] + bytes(5_000_000)))
 def test_other_requests_are_served_whatever_a_value_is(
-    hostile: Hostile, value: tuple[bytes, bytes]
+    hostile: Hostile, expected: bytes, value: tuple[bytes, bytes]
 ) -> None:
     number = next(_numbers)
     harmed, beside = f"harmed-{number}", f"beside-{number}"
@@ -164,35 +175,15 @@ def test_other_requests_are_served_whatever_a_value_is(
             for name, position in positions.items()
         ]
     )
-    expected = served_alone(hostile)
     assert (windows[beside].base, windows[beside].token_ids) == (51, expected)
     assert hostile.peak_bytes() - before < MORE_BYTES
     assert hostile.proposer.is_running
     hostile.propose(closed_request_ids=[harmed, beside])
 
 
-_expected: dict[int, bytes] = {}
-
-
-def served_alone(hostile: Hostile) -> bytes:
-    """Returns the window of the other request when it is served alone."""
-    if 0 not in _expected:
-        put(hostile.redis, "alone", *right_request(BESIDE, BESIDE_OUTPUT))
-        token = column(array(INT32, [5]))
-        one = Observation(request_id="alone", position=len(BESIDE_OUTPUT), token_ids=token)
-        _expected[0] = hostile.propose(observations=[one])["alone"].token_ids
-        assert len(_expected[0]) > 8
-    return _expected[0]
-
-
 def as_list(redis: "Redis", key: str) -> None:
     redis.delete(key)
     redis.rpush(key, "x")
-
-
-def as_hash(redis: "Redis", key: str) -> None:
-    redis.delete(key)
-    redis.hset(key, "field", "x")
 
 
 def as_short(redis: "Redis", key: str) -> None:
@@ -203,7 +194,7 @@ def as_long(redis: "Redis", key: str) -> None:
     redis.append(key, bytes(1_000_000))
 
 
-@pytest.mark.parametrize("spoil", [as_list, as_hash, as_short, as_long])
+@pytest.mark.parametrize("spoil", [as_list, as_short, as_long])
 def test_outputs_of_others_are_stored_whatever_a_key_holds(
     hostile: Hostile, spoil: Callable[["Redis", str], None]
 ) -> None:
@@ -232,8 +223,7 @@ def test_outputs_of_others_are_stored_whatever_a_key_holds(
         heads = [hostile.redis.getrange(key, 9, 12) for key in keys]
         return heads == [*map(pack_number, num_known.values())]
 
-    grow()
-    wait_until(are_stored, "the store")
-    spoil(hostile.redis, request_key(names[0]))
-    grow()
-    wait_until(are_stored, "the store")
+    for change in (lambda *_: None, spoil):
+        change(hostile.redis, request_key(names[0]))
+        grow()
+        wait_until(are_stored, "the store")

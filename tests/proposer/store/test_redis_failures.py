@@ -16,6 +16,7 @@ from optimist_proposer.core.messages import UNKNOWN, Answer
 from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
+from tests.chaos.faults.proxy import BLACK_HOLE, UNDISTURBED, FaultProxy
 from tests.proposer.holding import (
     POEM,
     Replica,
@@ -24,7 +25,6 @@ from tests.proposer.holding import (
     opening,
     redis_store,
 )
-from tests.proposer.store.tcp_proxy import TcpProxy
 from tests.proposer.text import as_text
 from tests.redis_server import RedisServer
 from tests.stack import free_port, wait_until
@@ -122,8 +122,8 @@ async def open_store() -> AsyncIterator[OpenStore]:
 
 
 @pytest.fixture
-async def proxy(own_redis_server: RedisServer) -> AsyncIterator[TcpProxy]:
-    proxy = TcpProxy(own_redis_server.port)
+async def proxy(own_redis_server: RedisServer) -> AsyncIterator[FaultProxy]:
+    proxy = FaultProxy(("127.0.0.1", own_redis_server.port))
     await proxy.start()
     yield proxy
     await proxy.stop()
@@ -158,12 +158,12 @@ async def test_port_that_never_answers_is_asked_once_and_then_left_alone(
 
 
 async def test_partition_costs_no_request_that_lives_here(
-    proxy: TcpProxy, open_store: OpenStore
+    proxy: FaultProxy, open_store: OpenStore
 ) -> None:
     url = f"redis://127.0.0.1:{proxy.port}/0"
     replica = await opened(open_store(url, timeout_ms=100), "a", output="one\n")
     reader = open_store(url, timeout_ms=100)
-    proxy.cut()
+    await proxy.disturb(BLACK_HOLE)
     answer = await replica.proposer.apply([], [observation(4, "TWO\n")], [])
     assert window_text(answer) == ""
     answer = await replica.proposer.apply([], [observation(8, "three\n")], [])
@@ -172,7 +172,7 @@ async def test_partition_costs_no_request_that_lives_here(
     # Another replica cannot know it, and says so.
     answer = await Replica(reader).proposer.apply([], [observation(4, "TWO\n")], [])
     assert answer.gaps == {"a": UNKNOWN}
-    proxy.mend()
+    await proxy.disturb(UNDISTURBED)
     assert await follow_until_shared(replica, reader, 14) == {"two\nthree\nfour\n"}
 
 
@@ -196,21 +196,6 @@ async def test_batch_over_all_nodes_of_a_cluster_is_shared(
         assert calls <= len({key.split("{")[1].split("}")[0] for key in keys}) < len(keys)
     assert sum(counts) == len(NAMES)
     assert min(counts) > 0
-    # A key of a wrong type harms neither its node nor the others.
-    store = open_store(cluster_url(nodes))
-    cluster = store._client._target.client
-    await cluster.delete(store._request_key(NAMES[1]))
-    await cluster.rpush(store._request_key(NAMES[1]), "x")
-    answer = await Replica(store).proposer.apply(
-        [], [observation(4, "tw", name) for name in NAMES], []
-    )
-    assert answer.gaps == {NAMES[1]: UNKNOWN}
-    await first.proposer.apply([], [observation(4, "TWO\n", name) for name in NAMES], [])
-    await first.writer.stop()
-    found = await store.read(dict.fromkeys(NAMES, 8))
-    assert [
-        len(stored.output) for stored in found.values() if isinstance(stored, StoredRequest)
-    ] == [8] * len(NAMES)
     await first.proposer.apply([], [], NAMES)
     await first.writer.stop()
     third = Replica(open_store(cluster_url(nodes)))
@@ -238,7 +223,6 @@ async def test_node_of_a_cluster_that_dies_and_comes_back_empty(
     [
         ("--requirepass secret", "invalid username-password"),
         ("--databases 1", "index is out of range"),
-        ("--user default on nopass ~* +@all -exists", "has no permissions"),
     ],
 )
 async def test_redis_that_refuses_ends_the_start_with_one_line(
@@ -250,13 +234,6 @@ async def test_redis_that_refuses_ends_the_start_with_one_line(
             await open_store(url).start()
     assert "\n" not in str(info.value)
     assert "wrong@" not in str(info.value)
-
-
-async def test_wrong_password_of_a_master_ends_the_start(
-    fleet: Watched, open_store: OpenStore
-) -> None:
-    with pytest.raises(SetupError, match="refuses"):
-        await open_store(fleet.url.replace("secret", "wrong")).start()
 
 
 async def test_start_does_not_wait_for_redis_and_takes_it_up_when_it_comes(
@@ -278,19 +255,15 @@ async def test_start_does_not_wait_for_redis_and_takes_it_up_when_it_comes(
     assert caplog.messages.count("Redis answers; outputs are shared") == 1
 
 
-@pytest.mark.parametrize("place", ["/other", "127.0.0.1:1/mymaster"])
-async def test_start_does_not_wait_for_a_sentinel_or_its_master(
-    place: str, fleet: Watched, open_store: OpenStore, caplog: pytest.LogCaptureFixture
+async def test_failover_by_a_sentinel_loses_no_request(
+    fleet: Watched, open_store: OpenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    url = f"redis+sentinel://{place}" if ":" in place else fleet.url.replace("/mymaster", place)
-    await open_store(url).start()
+    # Whom a Sentinel does not know may come later, and a password may be wrong.
+    await open_store(fleet.url.replace("/mymaster", "/other")).start()
     assert caplog.text.count("cannot reach Redis at redis+sentinel") == 1
     assert "secret" not in caplog.text
-
-
-async def test_failover_by_a_sentinel_loses_no_request(
-    fleet: Watched, open_store: OpenStore
-) -> None:
+    with pytest.raises(SetupError, match="refuses"):
+        await open_store(fleet.url.replace("secret", "wrong")).start()
     store, reader = open_store(fleet.url), open_store(fleet.url)
     await store.start()
     replica = await opened(store, "a", output="one\n")

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from optimist_common.errors import SetupError
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.sources import unpack_sources
 from optimist_proposer.core.stored_request import (
@@ -97,9 +96,8 @@ async def test_sources_are_stored_once_for_a_tenant(store: RedisStore, redis: "R
     assert len({str(key).split(":")[2] for key in keys}) == 2
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
 async def test_every_key_expires_and_writing_puts_it_off_or_sets_lost_sources_again(
-    store: RedisStore, redis: "Redis", is_lost: bool
+    store: RedisStore, redis: "Redis"
 ) -> None:
     request = live()
     await put(store, request)
@@ -107,7 +105,7 @@ async def test_every_key_expires_and_writing_puts_it_off_or_sets_lost_sources_ag
     assert len(keys) == 2
     for key in keys:
         assert 0 < await redis.pttl(key) <= 60_000
-        await redis.pexpire(key, 0 if is_lost and b"sources" in key else 5_000)
+        await redis.pexpire(key, 0 if b"sources" in key else 5_000)
     # As if a quarter of the time had passed.
     request.prepared.refreshed_at -= 16
     request.fold(0, tokens("one"))
@@ -127,19 +125,16 @@ async def test_step_takes_one_round_trip(store: RedisStore, redis: "Redis") -> N
     await put(store, *requests)
     after = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
     assert after - before == 1
-
-
-async def test_script_that_redis_forgot_is_sent_again(store: RedisStore, redis: "Redis") -> None:
-    request = live()
-    await put(store, request)
+    # A script that Redis forgot is sent again.
     await redis.script_flush()
-    request.fold(0, tokens("one"))
-    assert await put(store, request) == [3]
+    requests[0].fold(20, tokens("one"))
+    assert await put(store, requests[0]) == [23]
 
 
 async def test_wrong_values_cost_their_requests_alone(store: RedisStore, redis: "Redis") -> None:
     names = ["right", "format", "short", "list", "long", "many"]
-    await put(store, *(live(name, "one\n") for name in names))
+    requests = [live(name, "one\n") for name in names]
+    await put(store, *requests)
     keys = {name: f"test:{{0}}:request:{name}" for name in names}
     await redis.setrange(keys["format"], 0, b"\xff")
     await redis.set(keys["short"], b"\x01")
@@ -155,7 +150,13 @@ async def test_wrong_values_cost_their_requests_alone(store: RedisStore, redis: 
         "many": "more than 49 bytes",
     }
     assert isinstance(found["right"], StoredRequest)
-    assert not store._client._pause
+    for request in requests:
+        request.fold(4, tokens("two\n"))
+    # Another format is another opening's, as far as a write knows.
+    assert await put(store, *requests) == [8, OTHER_OPENING, WRONG, WRONG, WRONG, 8]
+    whole = [written(one, is_lost=True) for one in requests if one.request_id != "format"]
+    assert await store.write(whole, []) == [8] * len(whole)
+    assert {await text(store, one.request.request_id) for one in whole} == {"one\ntwo\n"}
 
 
 async def test_wrong_sources_cost_nobody_else_anything(store: RedisStore, redis: "Redis") -> None:
@@ -167,28 +168,8 @@ async def test_wrong_sources_cost_nobody_else_anything(store: RedisStore, redis:
     await redis.rpush(keys[1], "x")
     await redis.append(keys[2], bytes(100_000))
     found = dict([one async for one in store.read_sources(names, 100)])
-    assert str(found[names[1]]) == "no string"
-    assert str(found[names[2]]) == "too long"
+    assert [str(found[name]) for name in names[1:]] == ["no string", "too long"]
     assert isinstance(found[names[0]], bytes)
-
-
-async def test_wrong_value_is_written_anew_and_stops_no_other_write(
-    store: RedisStore, redis: "Redis"
-) -> None:
-    names = ["list", "short", "long", "right"]
-    requests = [live(name, "one\n") for name in names]
-    await put(store, *requests)
-    keys = {name: f"test:{{0}}:request:{name}" for name in names}
-    await redis.delete(keys["list"])
-    await redis.rpush(keys["list"], "x")
-    await redis.set(keys["short"], await redis.getrange(keys["short"], 0, 10))
-    await redis.append(keys["long"], bytes(100))
-    for request in requests:
-        request.fold(4, tokens("two\n"))
-    assert await put(store, *requests) == [WRONG, WRONG, WRONG, 8]
-    whole = [written(request, is_lost=True) for request in requests]
-    assert await store.write(whole, []) == [8, 8, 8, 8]
-    assert {await text(store, name) for name in names} == {"one\ntwo\n"}
 
 
 async def test_user_who_may_use_keys_of_the_prefix_alone(
@@ -221,8 +202,3 @@ async def test_redis_that_refuses_to_write_is_read_on(
         await redis.config_set("maxmemory", "0")
     assert await put(store, live("b", "x")) == [1]
     assert await text(store, "b") == "x"
-
-
-def test_url_that_is_none_is_a_setup_error() -> None:
-    with pytest.raises(SetupError, match="--store: no Redis URL"):
-        redis_store("http://127.0.0.1")

@@ -138,8 +138,8 @@ def test_any_interleaving_of_replicas() -> None:
     run_state_machine_as_test(
         Replicas,
         settings=settings(
-            max_examples=100,
-            stateful_step_count=40,
+            max_examples=40,
+            stateful_step_count=30,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],
         ),

@@ -49,7 +49,7 @@ def write_of(name: str, generation: bytes, kind: WriteKind, low: int, high: int)
 
 
 @given(st.lists(steps(), max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_redis_and_memory_keep_the_same_rules(redis_server: RedisServer, batch: list[Step]) -> None:
     async def compare() -> None:
         memory = MemoryStore()

@@ -68,18 +68,6 @@ async def test_too_many_waiting_drop_the_oldest() -> None:
     assert dropped() - before == 1
 
 
-async def test_close_replaces_a_waiting_write_and_opening_a_waiting_close() -> None:
-    store = MemoryStore()
-    behind = writer(store)
-    behind.note(live("a"))
-    behind.close("a")
-    behind.close("b")
-    behind.note(live("b"))
-    await behind.stop()
-    assert store.requests["a"] is None
-    assert store.requests["b"] is not None
-
-
 async def test_failed_writes_are_dropped_and_made_up_for_by_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

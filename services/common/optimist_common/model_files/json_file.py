@@ -65,12 +65,7 @@ def read_object(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
 
 
 def parse_object(data: bytes, name: str) -> dict[str, Any]:
-    """Returns the JSON object in some bytes; raises FileError, see `read_object`.
-
-    Args:
-        data: The bytes.
-        name: What messages call them.
-    """
+    """Returns the JSON object in some bytes, by their name; raises FileError, see `read_object`."""
     if data.count(b"[") + data.count(b"{") > _MAX_PARTS:
         raise FileError(f"{name} has more than {_MAX_PARTS} lists and objects")
     text = _decode(data, name)

@@ -150,10 +150,6 @@ def find_file(name: str, file: str) -> Path | None:
     """Returns where a file of a model is, fetched from the hub if need be; None if it has none.
 
     Nor has it one that was not fetched before while the hub does not answer.
-
-    Args:
-        name: Directory or hub name.
-        file: The file's name.
     """
     from transformers.utils.hub import cached_file
 
@@ -180,12 +176,7 @@ def has_tokenizer(name: str) -> bool:
 def load_tokenizer(name: str, flag: str) -> Any:
     """Returns the tokenizer of transformers; runs no code of the model.
 
-    Args:
-        name: Directory or hub name.
-        flag: Setting that named it.
-
-    Raises:
-        SetupError: It cannot be loaded; the message begins with the flag.
+    Raises SetupError if it cannot be loaded; the message begins with the flag that named it.
     """
     from transformers import AutoTokenizer
 
@@ -203,13 +194,8 @@ def load_tokenizer(name: str, flag: str) -> Any:
 def load_templates(name: str, flag: str, tokenizer: Any) -> dict[str, str]:
     """Returns the chat templates of a model by their names, without empty ones.
 
-    Args:
-        name: Directory or hub name.
-        flag: Setting that named it.
-        tokenizer: Of transformers; beside it there may be the template of a processor.
-
-    Raises:
-        SetupError: They cannot be read; the message begins with the flag.
+    Beside those of its tokenizer there may be the template of a processor. Raises SetupError if
+    they cannot be read; the message begins with the flag that named the model.
     """
     found = tokenizer.chat_template
     if not found:

@@ -4,28 +4,17 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
+from optimist_common.errors import one_line
 from optimist_common.model_files.config import text_part
-from optimist_common.model_files.json_file import FileError, parse_object, read_object, shown
+from optimist_common.model_files.json_file import FileError, read_object, shown
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _MAX_INDEX_BYTES = 32 * 2**20
 _MAX_HEADER_BYTES = 32 * 2**20
-_LENGTH_BYTES = 8
-_BITS = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8),
-    **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
-    **dict.fromkeys(("I32", "U32", "F32"), 32),
-    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-}
-_MAX_DIMENSIONS = 16
 _EXPERT = re.compile(r"(.*\bexperts\.)(\d{1,5})\.(.+)")
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,5})\.")
 
@@ -68,28 +57,35 @@ def read_header(path: Path) -> dict[str, Weight]:
 
     Raises:
         FileNotFoundError: There is none.
-        FileError: It is not what safetensors reads.
+        FileError: It is not what safetensors reads: cut short, say, or with weights that overlap.
     """
-    header, num_bytes = _read_header(path)
-    weights: dict[str, Weight] = {}
-    spans: list[tuple[int, int]] = []
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        weight, span = _read_entry(entry, path.name, name[:100])
-        weights[name] = weight
-        spans.append(span)
-    end = 0
-    for begin, after in sorted(spans):
-        if begin != end:
-            raise FileError(f"{path.name}: weights overlap, or there is a gap, at byte {begin}")
-        end = after
-    if end != num_bytes:
-        raise FileError(
-            f"{path.name} has {num_bytes} bytes of weights and its header says {end}; "
-            "it is not whole: copy it again"
-        )
-    return weights
+    # The worker's package, which alone reads weights.
+    from safetensors import SafetensorError, safe_open
+
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path.name} is not a regular file")
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+        if length > _MAX_HEADER_BYTES:
+            raise _damaged(path, f"a header of {length} bytes")
+        with safe_open(path, framework="np") as opened:
+            parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+            return {
+                name: Weight(part.get_dtype(), tuple(part.get_shape()), path.name)
+                for name, part in parts.items()
+            }
+    except FileNotFoundError:
+        raise
+    except SafetensorError as error:
+        reason = one_line(error).removeprefix("Error while deserializing header: ")
+        raise _damaged(path, reason) from None
+    except OSError as error:
+        raise FileError(f"{path.name} cannot be read: {error.strerror}") from None
+
+
+def _damaged(path: Path, reason: str) -> FileError:
+    return FileError(f"{path.name}: it is cut short, or not safetensors ({reason}); copy it again")
 
 
 def check_fit(weights: Mapping[str, Weight], config: Mapping[str, Any]) -> None:
@@ -191,55 +187,3 @@ def _shards(directory: Path) -> dict[str, str]:
                 "*.safetensors beside the index"
             )
     return shards
-
-
-def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Returns the header of a file and how many bytes follow it."""
-    if path.exists() and not path.is_file():
-        raise FileError(f"{path.name} is not a regular file")
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            if size < _LENGTH_BYTES or length > size - _LENGTH_BYTES:
-                raise FileError(
-                    f"{path.name} has {size} bytes and its header would have {length}; "
-                    "it is cut short, or not safetensors"
-                )
-            if length > _MAX_HEADER_BYTES:
-                raise FileError(
-                    f"{path.name} has a header of {length} bytes; {_MAX_HEADER_BYTES} are the most"
-                )
-            data = file.read(length)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise FileError(f"{path.name} cannot be read: {error.strerror}") from None
-    return parse_object(data, f"{path.name}: the header"), size - _LENGTH_BYTES - length
-
-
-def _read_entry(entry: Any, file: str, name: str) -> tuple[Weight, tuple[int, int]]:
-    """Returns a weight, and where its bytes begin and end."""
-    what = f"{file}: {name}"
-    if not isinstance(entry, dict):
-        raise FileError(f"{what} is {shown(entry)}; it must be an object")
-    dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if not isinstance(dtype, str) or dtype not in _BITS:
-        raise FileError(f"{what}: dtype is {shown(dtype)}, which safetensors does not have")
-    if not _are_sizes(shape) or len(shape) > _MAX_DIMENSIONS:
-        raise FileError(f"{what}: shape must be a list of at most {_MAX_DIMENSIONS} sizes")
-    if not _are_sizes(span) or len(span) != 2 or span[0] > span[1]:
-        raise FileError(f"{what}: data_offsets must be where its bytes begin and end")
-    num_bits = _BITS[dtype]
-    for size in shape:
-        num_bits *= size
-    if num_bits != 8 * (span[1] - span[0]):
-        raise FileError(
-            f"{what}: {dtype} {list(shape)} takes {num_bits // 8} bytes, and data_offsets are "
-            f"{span[1] - span[0]} apart"
-        )
-    return Weight(dtype, tuple(shape), file), (span[0], span[1])
-
-
-def _are_sizes(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)

@@ -1,6 +1,6 @@
 """Prometheus metrics: served over HTTP, and what drafts were worth."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -52,14 +52,15 @@ def serve_metrics(service: str, host: str, port: int) -> None:
     show_build(service)
 
 
-class DraftTotals(NamedTuple):
+@dataclass
+class DraftTotals:
     """Totals since the start."""
 
-    num_rows: int
+    num_rows: int = 0
     """Rows of passes that had drafts."""
-    num_drafted: int
-    num_accepted: int
-    num_accepted_at: list[int]
+    num_drafted: int = 0
+    num_accepted: int = 0
+    num_accepted_at: list[int] = field(default_factory=lambda: [0] * NUM_POSITIONS)
     """Drafts accepted as the first, second and so on of their row and pass, `[NUM_POSITIONS]`."""
 
 
@@ -96,6 +97,8 @@ class DraftMetrics:
             buckets=_TOKENS,
         )
         self._series: dict[DraftSource, _Series] = {}
+        self.totals = DraftTotals()
+        """All sources together."""
 
     def observe(
         self,
@@ -109,14 +112,12 @@ class DraftMetrics:
         Of each row these are its DraftSource, the drafts that were verified, how many of them were
         accepted, and the new tokens.
         """
-        counts = np.bincount(sources)
-        for source in np.flatnonzero(counts).tolist():
+        for source in np.flatnonzero(np.bincount(sources)).tolist():
             if source == DraftSource.TARGET:
                 continue
             rows = sources == source
             series = self._find_series(DraftSource(source))
-            series.rows.inc(int(counts[source]))
-            _observe(series, drafted[rows], accepted[rows], emitted[rows])
+            self._observe(series, drafted[rows], accepted[rows], emitted[rows])
 
     def _find_series(self, source: DraftSource) -> _Series:
         # Labels take longer to look up than numbers to add.
@@ -131,38 +132,22 @@ class DraftMetrics:
             )
         return self._series[source]
 
-    def totals(self) -> DraftTotals:
-        """Returns what was counted, all sources together."""
-        accepted = dict.fromkeys(_POSITIONS, 0)
-        for position, count in _samples(self._accepted, "position"):
-            accepted[position] += count
-        return DraftTotals(
-            num_rows=sum(count for _, count in _samples(self._rows, "source")),
-            num_drafted=sum(count for _, count in _samples(self._drafted, "source")),
-            num_accepted=sum(accepted.values()),
-            num_accepted_at=list(accepted.values())[:NUM_POSITIONS],
-        )
-
-
-def _observe(
-    series: _Series, drafted: Int32Column, accepted: Int32Column, emitted: Int32Column
-) -> None:
-    num_drafted, num_accepted = int(drafted.sum()), int(accepted.sum())
-    series.drafted.inc(num_drafted)
-    series.rate.observe(num_accepted / num_drafted)
-    series.tokens.observe(float(emitted.mean()))
-    # A row that has accepted n drafts has accepted one at each position up to n.
-    ends = np.bincount(accepted, minlength=NUM_POSITIONS + 2)
-    reached = ends[::-1].cumsum()[::-1][1:].tolist()
-    by_position = [*reached[:NUM_POSITIONS], sum(reached[NUM_POSITIONS:])]
-    for counter, count in zip(series.accepted, by_position, strict=True):
-        if count:
-            counter.inc(count)
-
-
-def _samples(counter: Counter, label: str) -> Iterator[tuple[str, int]]:
-    """Yields the counter's values with their label."""
-    for metric in counter.collect():
-        for sample in metric.samples:
-            if sample.name.endswith("_total"):
-                yield sample.labels[label], int(sample.value)
+    def _observe(
+        self, series: _Series, drafted: Int32Column, accepted: Int32Column, emitted: Int32Column
+    ) -> None:
+        num_drafted, num_accepted = int(drafted.sum()), int(accepted.sum())
+        series.rows.inc(len(drafted))
+        series.drafted.inc(num_drafted)
+        series.rate.observe(num_accepted / num_drafted)
+        series.tokens.observe(float(emitted.mean()))
+        self.totals.num_rows += len(drafted)
+        self.totals.num_drafted += num_drafted
+        self.totals.num_accepted += num_accepted
+        # A row that has accepted n drafts has accepted one at each position up to n.
+        ends = np.bincount(accepted, minlength=NUM_POSITIONS + 2)
+        reached = ends[::-1].cumsum()[::-1][1:].tolist()
+        for index, count in enumerate([*reached[:NUM_POSITIONS], sum(reached[NUM_POSITIONS:])]):
+            if count:
+                series.accepted[index].inc(count)
+                if index < NUM_POSITIONS:
+                    self.totals.num_accepted_at[index] += count

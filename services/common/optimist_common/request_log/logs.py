@@ -65,14 +65,10 @@ class RequestLogs:
         max_bytes: int,
         replica: str = "",
     ) -> None:
-        """Writes nothing yet.
+        """Writes nothing yet; the directory is made when the first request is opened.
 
-        Args:
-            directory: Where the files are; it is made when the first request is opened.
-            vocabulary: Texts of the tokens.
-            max_bytes_per_request: Size at which a file ends.
-            max_bytes: Size of the directory at which logging ends, as far as this process fills it.
-            replica: Who writes; host and process if empty.
+        Logging ends when the directory has `max_bytes`, as far as this process fills it. Host and
+        process say who writes if `replica` is empty.
         """
         self._directory, self._vocabulary = directory, vocabulary
         self._max_bytes = max_bytes_per_request
@@ -109,13 +105,8 @@ class RequestLogs:
     ) -> None:
         """Writes a step of a request; nothing if its log was not begun.
 
-        Args:
-            request_id: The request.
-            token_ids: New output tokens; none when the request is opened.
-            num_known: Output tokens known with these.
-            draft: How the output is expected to go on after these; None if no window was sent.
-            seconds: Time that the proposer needed.
-            num_alignments: How often the position in the predictions was searched for so far.
+        There are `num_known` output tokens with the new ones, of which there are none when it is
+        opened. How the output is expected to go on is None if no window was sent.
         """
         record = self._records.get(request_id)
         if record is not None:

@@ -80,10 +80,8 @@ class OutputLines:
     def take(self, token_ids: "array[int]", position: int) -> list[tuple[int | None, str]]:
         """Takes output tokens; returns the lines that they complete, with their numbers from 1 on.
 
-        Args:
-            token_ids: Output tokens.
-            position: Output position of the first of them. Where it does not come right after
-                what was taken, the line begins anew, and lines have no numbers any more.
+        Where they do not come right after what was taken, the line begins anew, and lines have no
+        numbers any more.
         """
         if position != self.num_known:
             self._line, self._number = "", None
@@ -121,13 +119,10 @@ class RequestRecord:
         self.num_steps = num_steps
 
     def header(self, sources: Sources, opened: str, max_bytes: int | None) -> bytes:
-        """Returns the header.
+        """Returns the header; `opened` is the time, for people.
 
-        Args:
-            sources: What the output may repeat.
-            opened: The time, for people.
-            max_bytes: Most bytes of predicted lines, those after that are left out; None leaves out
-                all about the predictions, for a log that has the same sources already.
+        Predicted lines beyond `max_bytes` are left out; None leaves out all about the predictions,
+        for a log that has the same sources already.
         """
         record = {
             "optimist_request_log": FORMAT,

@@ -64,12 +64,7 @@ def copied(
 ) -> Draft:
     """Returns what follows from an index in the sources on, up to the end of that text.
 
-    Args:
-        sources: The sources.
-        index: Where the copy begins.
-        evidence: Tokens that matched before the index.
-        max_tokens: Most nodes.
-        min_value: Least value of a node.
+    So many tokens of evidence matched before the index.
     """
     # One more than may stay, so that rounding cannot cost one; `chained` takes it off.
     room = evidence * (1 / min_value - 1) + 1 if min_value > 0 else max_tokens
@@ -84,14 +79,7 @@ def copied(
 def chained(
     token_ids: "array[int]", positions: "array[int]", evidence: int, min_value: float
 ) -> Draft:
-    """Returns tokens as a chain, as far as their values go.
-
-    Args:
-        token_ids: Consecutive tokens [num_tokens].
-        positions: Of each token, as `Sources.positions` [num_tokens].
-        evidence: Tokens that matched before the first.
-        min_value: Least value of a node.
-    """
+    """Returns consecutive tokens as a chain, as far as their values go; see `copied`."""
     values = array(FLOAT32, [evidence / (evidence + n) for n in range(1, len(token_ids) + 1)])
     while values and values[-1] < min_value:
         values.pop()
@@ -290,8 +278,7 @@ class LineFollower(Follower):
     def _choose(self, candidates: Sequence[int]) -> int:
         """Returns the candidate with the longest common subsequence before it (see above).
 
-        Args:
-            candidates: Predicted lines equal to the line just completed, ascending.
+        Candidates are the predicted lines equal to the line just completed, ascending.
         """
         if len(candidates) == 1:
             return candidates[0]

@@ -126,9 +126,7 @@ class LimitCheck:
     def delay(self, spent_seconds: float, num_known: int) -> str | None:
         """Returns that a request used up its time, or None.
 
-        Args:
-            spent_seconds: CPU time spent on it so far.
-            num_known: Its output tokens; each thousand of them has the time that the start has.
+        Each thousand of its output tokens has as much CPU time as the start has.
         """
         spent_ms = spent_seconds * 1000
         limit = self.limits.max_alignment_ms

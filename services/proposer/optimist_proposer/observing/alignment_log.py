@@ -24,13 +24,9 @@ class AlignmentLog:
         last: SentWindow | None,
         window: SentWindow | None,
     ) -> None:
-        """Writes what new output of a request brought about; nothing while the last window holds.
+        """Writes what the last `num_new` tokens of a request brought about, if it is anything.
 
-        Args:
-            live: The request, with its output.
-            num_new: New tokens of the output, the last ones.
-            last: The window that was sent before these, if one was.
-            window: The window that is sent after them, if one is.
+        `last` is the window that was sent before these, `window` the one that is sent now.
         """
         loss = last and self._find_loss(live, live.num_known - num_new, last)
         if window is None and not loss:

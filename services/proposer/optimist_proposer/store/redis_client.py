@@ -47,13 +47,7 @@ class RedisClient:
     """Runs commands in one round trip, and leaves Redis alone for a while when it fails."""
 
     def __init__(self, url: str, key_prefix: str, timeout_ms: int) -> None:
-        """Connects when first used; raises SetupError if `url` is no Redis URL.
-
-        Args:
-            url: See `open_redis`.
-            key_prefix: What the names of all keys begin with, those it asks for itself included.
-            timeout_ms: Longest wait for an answer.
-        """
+        """Connects when first used; raises SetupError if `url` is no Redis URL (`open_redis`)."""
         self._url, self._key_prefix, self._seconds = url, key_prefix, timeout_ms / 1000
         try:
             self._target: RedisTarget = open_redis(url, _PATIENCE * self._seconds)

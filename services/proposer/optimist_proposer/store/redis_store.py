@@ -93,13 +93,9 @@ class RedisStore(OutputStore):
     """
 
     def __init__(self, url: str, *, key_prefix: str, ttl_seconds: int, timeout_ms: int) -> None:
-        """Raises SetupError if `url` is no Redis URL; connects when first used.
+        """Raises SetupError if `url` is no Redis URL (`open_redis`); connects when first used.
 
-        Args:
-            url: See `open_redis`.
-            key_prefix: What the names of all keys begin with.
-            ttl_seconds: After this time without an observation Redis drops a request.
-            timeout_ms: Longest wait for an answer.
+        Redis drops a request that is not observed for `ttl_seconds`.
         """
         self._client = RedisClient(url, key_prefix, timeout_ms)
         self._key_prefix = key_prefix

@@ -52,12 +52,8 @@ def open_redis(url: str, timeout_seconds: float) -> RedisTarget:
       name; `?sentinel_username=...&sentinel_password=...` are for the Sentinels themselves.
     - `redis+cluster://[user:password@]host[:port],...`: a cluster, by some of its nodes.
 
-    Args:
-        url: The URL.
-        timeout_seconds: Longest wait for a connection or an answer. Nothing is tried twice.
-
-    Raises:
-        ValueError: It is none of these.
+    A connection or an answer is waited for so long at most, and nothing is tried twice. Raises
+    ValueError for a URL that is none of these.
     """
     options: dict[str, Any] = {
         "socket_timeout": timeout_seconds,

@@ -34,11 +34,7 @@ class OutputStore(ABC):
     async def read(
         self, max_tokens: Mapping[str, int]
     ) -> Mapping[str, StoredRequest | WrongValueError]:
-        """Returns what is held of requests, by their ids.
-
-        Args:
-            max_tokens: By request id, how many output tokens it can have.
-        """
+        """Returns what is held of requests of at most so many output tokens, by their ids."""
 
     @abstractmethod
     def read_sources(
@@ -74,13 +70,9 @@ class WriteBehind:
     def __init__(
         self, store: OutputStore, max_waiting: int, on_superseded: Callable[[LiveRequest], None]
     ) -> None:
-        """Writes nothing before `run`.
+        """Writes nothing before `run`; beyond `max_waiting` requests the oldest are dropped.
 
-        Args:
-            store: Where to.
-            max_waiting: Most requests with waiting writes; beyond, the oldest are dropped.
-            on_superseded: Takes working copies whose requests were opened again elsewhere, or
-                closed.
+        `on_superseded` takes copies whose requests were opened again elsewhere, or closed.
         """
         self._store, self._max_waiting = store, max_waiting
         self._on_superseded = on_superseded

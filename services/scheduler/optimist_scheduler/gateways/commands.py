@@ -182,7 +182,7 @@ def stats_message(
     schedulers: Iterable[Scheduler], waits: WindowWaits, num_workers: int, num_moved: int
 ) -> scheduler_pb2.Stats:
     """Writes the figures; changes nothing."""
-    drafts = metrics.DRAFTS.totals()
+    drafts = metrics.DRAFTS.totals
     totals: Counter[str] = Counter()
     is_paused = False
     for scheduler in schedulers:

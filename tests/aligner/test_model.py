@@ -1,3 +1,9 @@
+"""What the model brings: finite weights, and counts of pieces that become common tokens."""
+
+import math
+from importlib.resources import files
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +15,8 @@ from optimist_aligner.model.common import (
     read_continuations,
     write_continuations,
 )
+from optimist_aligner.model.layout import NUM_WEIGHTS
+from optimist_aligner.model.weights import Weights, load_weights, to_json
 from optimist_aligner.text.token_class import TokenClasses
 from optimist_aligner.text.vocabulary import Vocabulary
 from tests.aligner.words import observed
@@ -43,23 +51,6 @@ def test_what_was_counted_most_comes_first_and_behind_two_tokens_before_one() ->
     assert found("Let") == [" me"]
 
 
-def test_piece_of_several_tokens_goes_on() -> None:
-    assert found(" me ch") == ["eck", "eck"]
-    assert found("\n ch") == ["eck"]
-
-
-def test_behind_what_was_never_counted_the_class_counts() -> None:
-    assert set(found(" the")) <= set(TOKENS)
-    assert " me" not in found(" the")
-    assert found("") == []
-
-
-def test_rare_continuations_are_left_out() -> None:
-    counted = COUNTED._replace(after_one=[[0, 1000, 1, 12]], after_two=[])
-    rows = list(Common(counted, encode, TokenClasses(TOKENS)).find(encode("Let"), 0))
-    assert rows == []
-
-
 def test_counts_are_read_as_they_were_written() -> None:
     data = write_continuations(COUNTED)
     assert read_continuations(data) == COUNTED
@@ -88,3 +79,22 @@ def test_answer_of_an_agent_that_repeats_nothing_is_drafted_from_what_is_common(
 def test_tokens_that_the_vocabulary_lacks_are_no_error(text: list[int]) -> None:
     rows = Common(COUNTED, encode, TokenClasses(TOKENS)).find(text, 9)
     assert all(0 <= token_id < len(TOKENS) for token_id, _ in rows)
+
+
+@pytest.mark.parametrize(
+    ("is_rewrite", "name"), [(False, "weights.json"), (True, "rewrite_weights.json")]
+)
+def test_packaged_weights_are_finite_and_their_file_is_as_it_is_written(
+    is_rewrite: bool, name: str
+) -> None:
+    logits = load_weights(is_rewrite=is_rewrite).logits
+    assert len(logits) == NUM_WEIGHTS
+    assert all(map(math.isfinite, logits))
+    assert any(logits)
+    assert to_json(logits) == files("optimist_aligner.model").joinpath(name).read_text()
+
+
+def test_huge_weights_make_finite_factors() -> None:
+    weights = Weights([1e4] * NUM_WEIGHTS)
+    assert all(map(math.isfinite, weights.cursor.lengths))
+    assert all(map(math.isfinite, weights.next_rule))

@@ -1,10 +1,11 @@
+"""Candidates stand behind as many equal tokens as they say, and are marked by what is known."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
 from optimist_aligner.drafting.matches import find_matches, find_skipped
 from optimist_aligner.follower import Aligner
-from optimist_aligner.following.alignment import CERTAIN_RUN
 from optimist_aligner.model.layout import (
     BLOCKS,
     MOST_LENGTH,
@@ -13,8 +14,6 @@ from optimist_aligner.model.layout import (
     PREDICTED,
     PREDICTED_SKIP,
 )
-from optimist_aligner.text.sources import SEPARATOR
-from optimist_aligner.text.token_class import OTHER
 from optimist_aligner.text.vocabulary import Vocabulary
 from tests.aligner.words import codes, observed
 
@@ -60,26 +59,6 @@ def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
         assert each.offset not in offsets
 
 
-def test_nothing_said_matches_nothing() -> None:
-    view = look("ab", "")
-    assert find_matches(view) == []
-    assert find_skipped(view, set()) == []
-
-
-def test_gap_at_the_end_of_the_prompt_is_of_no_class_in_particular() -> None:
-    texts = ["```\n", "that is rewritten", "that is rewritten\n```"]
-    aligner = Aligner(Vocabulary(texts, lambda text: [1]))
-    view = observed(aligner, [], [], [0, 2]).look()
-    assert view.text == [1, SEPARATOR, 0, SEPARATOR]
-    assert view.last_class == OTHER
-
-
-def test_offsets_of_prediction_prompt_and_output_are_found() -> None:
-    view = look("xa1", "a3-a", "ya2")
-    tokens = {(chr(each.token_id), each.kind) for each in find_matches(view)}
-    assert tokens == {("1", PREDICTED), ("2", OWN), ("3", OWN)}
-
-
 def test_cursor_comes_first_and_is_marked() -> None:
     view = look("ab1 ab2 ab3", "ab1 ab")
     first, *others = find_matches(view)
@@ -87,15 +66,6 @@ def test_cursor_comes_first_and_is_marked() -> None:
     assert in_block(first, "cursor")
     assert not any(in_block(each, "cursor") for each in others)
     assert "1" in {chr(each.token_id) for each in others}
-
-
-def test_when_certain_of_the_offset_no_other_is_looked_for_in_the_sources() -> None:
-    start = "abcdefghijklmnopqrst"[:CERTAIN_RUN]
-    predicted = f"{start}1{start}2"
-    offsets = [each.offset for each in find_matches(look(predicted, start))]
-    assert offsets == [CERTAIN_RUN]
-    offsets = [each.offset for each in find_matches(look(predicted, start[1:]))]
-    assert len(offsets) == 2
 
 
 def test_expected_token_that_did_not_come_is_marked() -> None:
@@ -116,18 +86,3 @@ def test_rule_is_a_candidate_besides_what_it_replaces() -> None:
     assert ruled.stop - ruled.offset == len("NEW")
     assert chr(candidates[0].token_id) == "o"
     assert in_block(candidates[0], "rule_passed")
-
-
-def test_replacement_that_was_begun_is_the_first_candidate() -> None:
-    view = look("use old here, use old there", "use NEW here, use NE")
-    first = find_matches(view)[0]
-    assert chr(first.token_id) == "W"
-    assert first.offset + 1 == first.stop
-
-
-def test_skipped_are_of_the_kind_of_where_they_stand() -> None:
-    view = look("qab1x", "rab2-sab3+" + "ab!", prompt="ab4y")
-    kinds = {chr(each.token_id): each.kind for each in find_skipped(view, set())}
-    assert kinds == {"x": PREDICTED_SKIP, "y": OWN_SKIP, "-": OWN_SKIP, "+": OWN_SKIP}
-    offset = view.text.index(ord("x"))
-    assert "x" not in {chr(each.token_id) for each in find_skipped(view, {offset})}

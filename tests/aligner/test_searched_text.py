@@ -1,3 +1,5 @@
+"""What an output may repeat, laid out as one text."""
+
 import json
 from array import array
 
@@ -73,18 +75,6 @@ def test_files_are_read_without_line_numbers_and_as_json() -> None:
     assert join(text.token_ids) == f"{FILE}|{escaped}|{prompt}"
     without_json = searched(shown + "x" * 500)
     assert join(without_json.token_ids) == f"{FILE}|{shown}{'x' * 500}"
-
-
-def test_readings_are_bounded() -> None:
-    shown = "".join(f"{number}\t{'x' * 90}\n" for number in range(3_000))
-    text = searched(shown)
-    assert len(text.token_ids) == len(shown)
-
-
-def test_without_a_tokenizer_only_the_prompt_is_read() -> None:
-    prompt = f"```\n{FILE}```\n"
-    text = SearchedText(Sources([], codes(prompt)), Vocabulary(TEXTS))
-    assert join(text.token_ids) == prompt
 
 
 def test_answer_is_drafted_from_the_prompts_block_from_its_first_token_on() -> None:
