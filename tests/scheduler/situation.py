@@ -28,6 +28,7 @@ from optimist_scheduler.core.windows.window import MAX_NODES, Window
 from optimist_scheduler.workers.dispatcher import Dispatcher
 from optimist_scheduler.workers.translate import plan_message, step_result
 from tests.scheduler.fake_worker import SIZES, FakeWorker, expected_output
+from tests.scheduler.integrity import check_integrity
 
 NOW = 0.0
 
@@ -265,10 +266,10 @@ class Situation:
         while self.is_busy:
             self.fill()
             self.scheduler.prepare()
-            self.scheduler.check_integrity()
+            check_integrity(self.scheduler)
             assert self.sent, "nothing runs, and requests are left"
             self.answer()
-        self.scheduler.check_integrity()
+        check_integrity(self.scheduler)
 
     def _take(self, outputs: StepOutputs) -> StepOutputs:
         self.got.take(outputs)
@@ -306,7 +307,7 @@ def state(scheduler: Scheduler) -> list[Any]:
 
 def check_slots(scheduler: Scheduler) -> None:
     """Checks that counters are exact, and that blocks are there for all that is in flight."""
-    scheduler.check_integrity()
+    check_integrity(scheduler)
     state = scheduler._state
     table = state.table
     for slot in np.flatnonzero(table.status).tolist():

@@ -415,10 +415,6 @@ class Scheduler:
             self._state.waiting.suspects.append(request)
         return None
 
-    def check_integrity(self) -> None:
-        """Raises AssertionError if the state contradicts itself."""
-        self._state.check_integrity()
-
     def _begin_anew(self, config: EngineConfig) -> None:
         old = self._state
         self._state = SchedulerState(config, self.stats, *self._costs, old.num_plans)

@@ -244,12 +244,6 @@ class BlockPool:
         if len(cached) < len(ids):
             self._push(ids[~is_cached])
 
-    def check_integrity(self) -> None:
-        """Raises AssertionError unless every block is in one state, and the tables agree."""
-        self._check_tables()
-        self._check_states()
-        self._check_cache()
-
     def _check_indices(self, slot: int, first_index: int, end: int) -> None:
         if not 0 <= first_index <= end <= self.num_blocks[slot]:
             raise IndexError(f"slot {slot} has {self.num_blocks[slot]} blocks, not {end}")
@@ -297,43 +291,6 @@ class BlockPool:
         self._is_cached[ids] = False
         self._push(ids)
         self.num_evictions += number
-
-    def _check_tables(self) -> None:
-        lengths = np.arange(self._tables.shape[1]) < self.num_blocks[:, None]
-        if not np.array_equal(self._tables >= 0, lengths):
-            raise AssertionError("a table is longer or shorter than it is counted")
-        counts = np.bincount(self._tables[lengths], minlength=len(self._stack))
-        if not np.array_equal(counts, self._num_references):
-            raise AssertionError("a block is not referenced as often as tables name it")
-        for slot in range(len(self._tables)):
-            if len(set(self.table(slot).tolist())) != self.num_blocks[slot]:
-                raise AssertionError(f"slot {slot} names a block twice")
-
-    def _check_states(self) -> None:
-        stacked = self._stack[: self._num_stacked]
-        evictable = self._evictable.ids
-        referenced = np.flatnonzero(self._num_references)
-        blocks = np.sort(np.concatenate([stacked, evictable, referenced]))
-        if not np.array_equal(blocks, np.arange(len(self._stack))):
-            raise AssertionError("a block is lost, or in two states")
-        if self._is_cached[stacked].any() or not self._is_cached[evictable].all():
-            raise AssertionError("a block on the stack is cached, or an evictable one is not")
-
-    def _check_cache(self) -> None:
-        hash_of = {block: known for block, known in enumerate(self._hash_of) if known}
-        if {block: known for known, block in self._block_of.items()} != hash_of:
-            raise AssertionError("blocks and hashes disagree")
-        by_end = {int(run.blocks[-1]): run for run in self._unhashed.values()}
-        if by_end != self._unhashed_by_end:
-            raise AssertionError("blocks without a hash and their last ones disagree")
-        unhashed = {block for run in by_end.values() for block in run.blocks.tolist()}
-        if unhashed & set(hash_of):
-            raise AssertionError("a block has a hash, and is to get one")
-        if set(np.flatnonzero(self._is_cached).tolist()) != set(hash_of) | unhashed:
-            raise AssertionError("a block with a hash is not marked as cached, or one without is")
-        exposed = np.flatnonzero((self._num_references > 1) & ~self._is_cached)
-        if len(exposed):
-            raise AssertionError("a block that is not cached is shared")
 
 
 def hash_blocks(

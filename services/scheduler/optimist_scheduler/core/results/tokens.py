@@ -163,7 +163,7 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     """
     table, slots, starts = state.table, new.slots, new.starts
     firsts = table.windows.find_first_hazards(slots, starts)
-    inside, num_agreed, estimated, lost = table.windows.follow(
+    inside, num_agreed, estimated, lost = table.windows.planes.follow(
         slots, starts, new.num_tokens, new.token_ids, table.window_end
     )
     for slot in lost:

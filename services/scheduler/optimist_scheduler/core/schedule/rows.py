@@ -181,7 +181,7 @@ def _choose_drafts(
             slots,
             total,
             most,
-            lambda hazards: windows.count_within(slots, assumed, most, hazards),
+            lambda hazards: windows.planes.count_worth(slots, assumed, most, hazards),
             assumed,
             windows.find_first_hazards(slots, assumed),
         )
