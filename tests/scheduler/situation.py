@@ -143,6 +143,8 @@ class Situation:
         self.got = Collected()
         self.expected: dict[int, list[int]] = {}
         """What each request must say, unless it is aborted or fails."""
+        self.is_checked = True
+        """Whether its state is looked at after each result."""
         self.step_ns: Callable[[int], int] | None = None
         """What a pass takes by its tokens, if not what the worker says."""
         self._news: dict[int, NewRequest] = {}
@@ -277,7 +279,8 @@ class Situation:
             is_over = handle in self.got.ended or end >= len(self._news[handle].predicted_token_ids)
             if not is_over and end - len(self.text(handle)) < MAX_NODES // 2:
                 self.propose(handle)
-        check_slots(self.scheduler)
+        if self.is_checked:
+            check_slots(self.scheduler)
         return outputs
 
 

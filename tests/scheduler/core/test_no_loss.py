@@ -93,8 +93,8 @@ QUICK, SLOW = [150, 300, 450, 600], [900, 1800, 2700, 3600]
     ("drafter", "draft_us", "is_right", "us_per_token", "num_rows"),
     [
         (CHAIN, QUICK, True, 2, 1),
-        (CHAIN, QUICK, False, 200, 8),
-        (CHAIN, SLOW, True, 200, 8),
+        (CHAIN, QUICK, False, 200, 4),
+        (CHAIN, SLOW, True, 200, 4),
         (TREE, [100] * 3, True, 2, 1),
         (TREE, [100] * 3, False, 2, 1),
     ],

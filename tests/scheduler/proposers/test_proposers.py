@@ -200,7 +200,8 @@ async def test_requests_leave_a_proposer_that_takes_no_more(
 ) -> None:
     worker.step_seconds = 0.01
     first, second, _ = proposers
-    _, client = await start(first.port, second.port)
+    engine, client = await start(first.port, second.port)
+    await until_linked(engine)
     await client.send(*(predict(handle, PROMPT, 50) for handle in range(1, 5)))
     await until(lambda: len(first.opened) == len(second.opened) == 2)
     theirs = list(first.opened)

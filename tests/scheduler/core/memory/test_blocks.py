@@ -300,7 +300,7 @@ test_pool_against_model = BlockPoolMachine.TestCase
 # Hashes.
 
 
-TOKEN_IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
+TOKEN_IDS = st.lists(st.integers(0, 2**31 - 1), max_size=12)
 
 
 def test_the_chain_is_sha256_over_parent_and_little_endian_tokens() -> None:
