@@ -131,13 +131,13 @@ def propose(situation: Situation, handle: int, right: float, claim: float | None
     ("right", "claim", "us_per_token", "num_rows"),
     [
         # The chance that each token is the one, and what is claimed of it.
-        (1.0, 1.0, 2, 8),
+        (1.0, 1.0, 2, 4),
         (1.0, 0.3, 50, 1),
-        (1.0, None, 600, 8),
+        (1.0, None, 600, 4),
         (0.0, 1.0, 50, 1),
-        (0.0, 0.3, 600, 8),
-        (0.8, 0.8, 2, 8),
-        (0.5, 1.0, 600, 8),
+        (0.0, 0.3, 600, 4),
+        (0.8, 0.8, 2, 4),
+        (0.5, 1.0, 600, 4),
     ],
 )
 def test_windows_are_never_slower(

@@ -147,29 +147,6 @@ async def test_what_a_lost_worker_had_goes_on_at_the_other(
     assert {"lost", "adopted", "windows"} < replayed(tmp_path / "log")
 
 
-async def test_figures_are_of_all_workers(pool: Pool) -> None:
-    workers = [new_worker(), new_worker()]
-    client = await pool.begin(*workers)
-    for worker in workers:
-        worker.may_run.clear()
-    await client.send(*requests())
-    await until(lambda: pool.num_requests == 12)
-    assert [each.scheduler.num_running > 0 for each in pool.fleet.engines] == [True, True]
-    stats = (await client.reply(get_stats(99))).stats
-    assert (stats.num_running + stats.num_waiting, stats.num_workers) == (12, 2)
-    assert stats.num_blocks == 64
-    assert stats.num_plans_in_flight >= 2
-    description = await pool.stub.Describe(scheduler_pb2.DescribeRequest())
-    assert description.num_workers == 2
-    assert description.num_running + description.num_waiting == 12
-    for worker in workers:
-        worker.may_run.set()
-    await client.until_finished(12)
-    stats = (await client.reply(get_stats(100))).stats
-    assert stats.num_plans == sum(each.scheduler.stats.num_plans for each in pool.fleet.engines)
-    assert stats.num_moved_requests == 0
-
-
 async def test_a_worker_of_another_model_is_refused_by_name(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -368,11 +345,9 @@ async def test_workers_come_and_go_by_name(pool: Pool, addresses: list[str]) -> 
     assert workers[2].worker.admitted
 
 
-@pytest.mark.parametrize("are_reached", [False, True])
-async def test_others_take_over_from_the_only_worker_whenever_they_come(
-    are_reached: bool, pool: Pool, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_two_that_were_reached_together_take_over_from_the_only_worker(
+    pool: Pool, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One comes after it is lost; or two have been reached together, and begin then."""
     connect, num_reached, may_begin = WorkerLink.connect, 0, asyncio.Event()
     may_begin.set()
 
@@ -383,26 +358,20 @@ async def test_others_take_over_from_the_only_worker_whenever_they_come(
         await may_begin.wait()
         return description
 
-    async def come() -> None:
-        addresses[:] = ["127.0.0.2", "127.0.0.3"][: 1 + are_reached]
-        for address in addresses:
-            await pool.serve(new_worker(), pool.port, address)
-
     monkeypatch.setattr(WorkerLink, "connect", connect_and_wait)
     first = new_worker()
     first.may_run.clear()
     client = await pool.begin_by_name(first)
     await client.send(*requests(4))
     await until(lambda: pool.num_requests == 4)
-    if are_reached:
-        may_begin.clear()
-        await come()
-        await until(lambda: num_reached == 3)
+    may_begin.clear()
+    addresses[:] = ["127.0.0.2", "127.0.0.3"]
+    for address in addresses:
+        await pool.serve(new_worker(), pool.port, address)
+    await until(lambda: num_reached == 3)
     first.may_run.set()
     await pool.stop(first)
     await pool.connected(0)
-    if not are_reached:
-        await come()
     may_begin.set()
     await client.until_finished(4)
     await until(lambda: pool.targets == [f"{address}:{pool.port}" for address in addresses])

@@ -156,22 +156,6 @@ def test_a_beginning_goes_where_it_was_until_the_load_is_clearly_more() -> None:
     assert choose_of_two(chooser, (6, 0), LONG) == "b"
 
 
-def test_the_longest_known_beginning_counts() -> None:
-    chooser = Placement()
-    fork = [*LONG[:128], *range(1000, 1200)]
-    assert choose_of_two(chooser, (0, 1), LONG) == "a"
-    assert choose_of_two(chooser, (9, 0), fork) == "b"
-    assert choose_of_two(chooser, (3, 0), LONG) == "a"
-    assert choose_of_two(chooser, (0, 3), fork) == "b"
-
-
-def test_what_a_lost_worker_held_is_forgotten() -> None:
-    chooser = Placement()
-    assert choose_of_two(chooser, (0, 0), LONG) == "a"
-    chooser.forget("a")
-    assert choose_of_two(chooser, (1, 0), LONG) == "b"
-
-
 def test_no_more_is_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "MAX_BEGINNINGS", 4)
     chooser = Placement()

@@ -44,7 +44,7 @@ def propose(
     return set_window(situation.scheduler, f"r{handle}", window)
 
 
-@pytest.mark.parametrize(("predicted", "number"), [([], 1200), ([1, 2], 240)])
+@pytest.mark.parametrize(("predicted", "number"), [([], 600), ([1, 2], 240)])
 def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int], number: int) -> None:
     situation = long_situation()
     situation.add(0, [1, 2], number, is_followed=True, predicted_token_ids=predicted)

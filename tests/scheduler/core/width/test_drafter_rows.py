@@ -143,14 +143,3 @@ def test_columns_of_another_length_are_refused(column: str, values: list[int]) -
         situation.scheduler.settle(replace(result, **changes))
     situation.got.take(situation.scheduler.settle(result))
     situation.finish()
-
-
-def test_what_is_looked_up_in_a_prediction_counts_there() -> None:
-    situation = drafting(LOOKUP, num_speculative_tokens=20, max_model_len=200)
-    situation.add(0, [1, 2], 100, predicted_token_ids=[9] * 150)
-    situation.finish()
-    finished = situation.finished(0)
-    sources = finished.num_tokens_by_source
-    assert sources[DraftSource.NGRAM] == 0
-    assert sources[DraftSource.PREDICTION] == finished.accepted_prediction_tokens > 20
-    assert finished.rejected_prediction_tokens > 0

@@ -83,20 +83,6 @@ def test_an_alternative_that_agrees_becomes_the_window(at: int, depth: int) -> N
     assert finished.num_tokens_by_source[DraftSource.PREDICTION] > 30
 
 
-def test_of_a_request_that_rests_no_tree_is_left() -> None:
-    situation = Situation(num_speculative_tokens=5)
-    situation.add(0, [1, 2], 20, predicted_token_ids=[9] * 10)
-    assert set_window(situation.scheduler, "r0", window_of(0, NODES, VALUES))
-    situation.send()
-    core = situation.scheduler._state
-    slot, windows = int(core.running[0]), core.table.windows
-    assert windows.num_trees == 1
-    core.rest(slot)
-    assert windows.num_trees == core.table.window_end[slot] == 0
-    assert not windows.is_tree[slot]
-    situation.finish()
-
-
 # What results report of the windows that rows have drafted from.
 
 

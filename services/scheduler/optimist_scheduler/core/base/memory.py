@@ -75,18 +75,11 @@ class BlockPool:
         return self._tables[slot, : self.num_blocks[slot]]
 
     def allocate(self, slots: SlotArray, counts: Int32Array) -> Int32Array:
-        """Appends free blocks to the tables of `slots`; evicts cached ones only if it must.
+        """Appends free blocks to the tables of slots, `counts` to each; returns their ids.
 
-        What was matched and not taken yet may be among the evicted: take first.
-
-        `slots` has each at most once, `counts` the blocks of each.
-
-        Returns:
-            The ids, slot after slot [sum(counts)].
-
-        Raises:
-            MemoryError: There are not as many free blocks. Nothing has changed.
-            IndexError: A table would be longer than the longest sequence. Nothing has changed.
+        Cached ones are evicted only if it must be. What was matched and not taken yet may be among
+        them: take first. Raises MemoryError or IndexError, with nothing changed, if there are not
+        as many free blocks, or a table would be longer than the longest sequence.
         """
         # Most rows need none.
         rows = counts.nonzero()[0]
@@ -119,9 +112,8 @@ class BlockPool:
     def match(self, hashes: Sequence[bytes]) -> Int32Array:
         """Returns the cached blocks of the longest known beginning [num_matched].
 
-        Changes nothing of what is cached, not even what is evicted next.
-
-        `hashes` are those of the first blocks of a sequence, from `hash_blocks`.
+        `hashes` are those of the first blocks of a sequence. What is cached does not change, not
+        even what is evicted next.
         """
         ids: list[int] = []
         before = b""
@@ -141,12 +133,9 @@ class BlockPool:
         return len(ids) - int(np.count_nonzero(self._num_references.take(ids)))
 
     def take(self, slot: int, ids: Int32Array) -> None:
-        """Makes matched blocks the beginning of the table of a slot.
+        """Makes blocks from `match` the beginning of the table of a slot.
 
-        `ids` come from `match`, with no allocation since.
-
-        Raises:
-            ValueError: The slot has blocks, or one of `ids` is not cached. Nothing has changed.
+        Raises ValueError, with nothing changed, if the slot has blocks, or one is not cached.
         """
         if self.num_blocks[slot]:
             raise ValueError(f"slot {slot} has {self.num_blocks[slot]} blocks already")
@@ -165,15 +154,10 @@ class BlockPool:
     def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
         """Caches blocks of a slot; all their tokens are verified and computed.
 
-        A hash that another block is cached by stays with that one.
-
         They begin at `first_index` of its table; `hashes` are of its first blocks, up to the last
-        of these.
-
-        Raises:
-            IndexError: The table has not as many blocks. Nothing has changed.
-            ValueError: A block is cached by another hash: it was written to after it was full.
-                Nothing has changed.
+        of these. A hash that another block is cached by stays with that one. Raises IndexError or
+        ValueError, with nothing changed, if the table has not as many blocks, or one is cached by
+        another hash: it was written to after it was full.
         """
         end = len(hashes)
         self._check_indices(slot, first_index, end)
@@ -204,9 +188,6 @@ class BlockPool:
 
         They are those from `first_index` to `end` of its table, of which none is cached; `before`
         is the hash of the block before them, and `hash_all` computes those of all up to `end`.
-
-        Raises:
-            IndexError: The table has not as many blocks. Nothing has changed.
         """
         self._check_indices(slot, first_index, end)
         if before in self._unhashed:
@@ -307,22 +288,9 @@ def hash_blocks(
     vLLM's method (automatic prefix caching); that the hash is a cryptographic one keeps anybody
     from building a prompt that meets the blocks of another.
 
-    Args:
-        token_ids: The sequence from its beginning [num_tokens].
-        block_size: Tokens per block.
-        salt: Sequences of different salts have no hash in common.
-        previous: Hashes of the first blocks, known already; they are not computed again.
-
-    Returns:
-        The hashes, those of `previous` first [num_tokens // block_size].
-
-    Raises:
-        ValueError: `previous` has more hashes than `token_ids` has full blocks.
-        OverflowError: A token id does not fit int32.
+    Those of the first blocks that are known already, `previous`, are not computed again.
     """
     num_full = len(token_ids) // block_size
-    if len(previous) > num_full:
-        raise ValueError(f"previous: {len(previous)} hashes, the tokens fill {num_full} blocks")
     hashes = list(previous)
     parent = hashes[-1] if hashes else sha256(salt.encode()).digest()
     new_token_ids = token_ids[len(hashes) * block_size : num_full * block_size]

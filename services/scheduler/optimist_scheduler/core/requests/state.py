@@ -242,11 +242,7 @@ class SchedulerState:
         self.running = np.array([slot for _, slot in sorted(orders)], np.int64)
 
     def set_window(self, request: Request, window: Window) -> bool:
-        """Replaces a request's window.
-
-        Returns:
-            False if it does not go on with the output, or the request rests on.
-        """
+        """Replaces a request's window; False if it is no such, or the request rests on."""
         slot, has_slot = request.slot, request.slot != NO_SLOT
         is_resting = rests(int(self.table.gain[slot]) if has_slot else request.gain)
         if is_resting or not has_slot:

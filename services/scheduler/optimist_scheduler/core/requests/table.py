@@ -55,10 +55,6 @@ class WaitingQueue:
         """Lets requests that were overtaken and waited for too long go before all others.
 
         Returns how many they are.
-
-        Args:
-            now: The time, in seconds.
-            patience: The longest wait, in seconds.
         """
         starved = [
             request

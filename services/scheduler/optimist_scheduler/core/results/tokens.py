@@ -105,13 +105,7 @@ def _find_first(numbers: Int32Array, kept: Int32Array) -> BoolArray:
 
 
 def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None:
-    """Returns which of a request's new tokens ends it, if one does.
-
-    Args:
-        request: The request.
-        length: Tokens that it had before, prompt and output.
-        token_ids: The new ones.
-    """
+    """Returns which of a request's new tokens ends it, if one does."""
     for index, token_id in enumerate(token_ids):
         if token_id in request.stop_token_ids and length + index + 1 >= request.min_length:
             return index

@@ -67,14 +67,7 @@ def plan_rows(
     num_free: int,
     candidates: Sequence[Candidate] = (),
 ) -> PlannedRows | None:
-    """Plans running rows; None if the free blocks do not hold their known tokens.
-
-    Args:
-        slots: Running slots, the most urgent first.
-        budget: Tokens that the rows and the candidates may have, at least one for each row.
-        num_free: Blocks that the rows may have.
-        candidates: Waiting requests that share the budget.
-    """
+    """Plans running rows; None if the free blocks do not hold their known tokens."""
     rows = state.table.gather(slots)
     known, drafts, num_tokens, shares = _share_budget(state, slots, rows, budget, candidates)
     end = rows.num_computed_tokens + known
@@ -202,11 +195,6 @@ def share_prompts(
     that those before it and itself take. The other half goes to the shortest among the most urgent
     ones, so that a short one does not wait for all of a long one. Of equal ones the first is
     computed to its end first, and others find its beginning in the prefix cache.
-
-    Args:
-        quota: The tokens.
-        orders: See `Request.order` [num_prompts].
-        lengths: Tokens that are still to be computed of each [num_prompts].
     """
     if sum(lengths) <= quota:
         return list(lengths)
