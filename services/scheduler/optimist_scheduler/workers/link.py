@@ -80,7 +80,7 @@ class WorkerLink:
         self._plans.put(plan)
 
     def receive(self) -> tuple[StepResult, worker_pb2.ExecuteResponse] | None:
-        """Returns the next result and its message, None if there is none; raises WorkerLostError."""
+        """Returns the next result and its message, if there is one; raises WorkerLostError."""
         if not self._results.empty():
             return self._results.get_nowait()
         if self._fault:
