@@ -124,8 +124,6 @@ def change(entry: Entry, path: str) -> tuple[str, str] | None:
     """Changes what has a path, if it is there; returns what it is now and what it was."""
     name = path.partition(".")[2]
     match path:
-        case "outcome" if entry.HasField("closed"):
-            return flip(entry, "outcome")
         case "plan" if entry.HasField("scheduled") and not entry.HasField("plan"):
             entry.plan.SetInParent()
             return "a plan", "None"
@@ -150,7 +148,7 @@ def test_the_summary_is_a_line(log: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "path",
     [
-        *("result.token_ids", "outcome", "plan.slots[1]", "plan.admissions", "plan"),
+        *("result.token_ids", "plan.slots[1]", "plan.admissions", "plan"),
     ],
 )
 def test_what_was_changed_is_found(

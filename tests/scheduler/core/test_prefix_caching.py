@@ -24,7 +24,7 @@ def cached_blocks(situation: Situation) -> int:
     count = len(admission.cached_blocks)
     # What is cached is not computed.
     left = situation.config.max_num_batched_tokens - int(plan.num_known_tokens[:-1].sum())
-    assert plan.num_known_tokens[-1] == min(len(admission.token_ids) - 4 * count, left)
+    assert plan.num_known_tokens[-1] == min(len(admission.request.token_ids) - 4 * count, left)
     return count
 
 

@@ -587,12 +587,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.execute_at(self.choose(number, lambda worker: bool(worker.sent)))
 
     def execute_at(self, worker: DrivenWorker) -> None:
-        self.run_worker(worker, lambda: worker.fake.execute(worker.sent.pop(0)))
-
-    def run_worker(self, worker: DrivenWorker, run: Callable[[], Any]) -> None:
         """Lets a worker run a plan; notes what it drafted of windows, which it must have."""
         worker.fake.drafted.clear()
-        result = run()
+        result = worker.fake.execute(worker.sent.pop(0))
         drafted: Drafted = {}
         for request_id, output, paths, start in worker.fake.drafted:
             windows = worker.in_force[result.sequence][request_id] if paths and start < 0 else {}
@@ -644,10 +641,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         result = worker_pb2.ExecuteResponse()
         result.CopyFrom(worker.results[0][0])
         result.sequence += sequence
-        self.refuse(worker, result)
-
-    def refuse(self, worker: DrivenWorker, result: worker_pb2.ExecuteResponse) -> None:
-        """Lets a result come that is not the next one."""
         scheduler = worker.scheduler
         before, stats = state(scheduler), asdict(scheduler.stats)
         with pytest.raises(ResultError, match="is not the next one"):

@@ -106,17 +106,16 @@ async def test_a_stream_that_breaks_or_brings_what_fits_no_plan_is_a_pause(
     check_integrity(engine.scheduler)
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
 async def test_a_worker_that_is_lost_with_all_its_plans_is_found_again(
-    start: Start, depth: int, worker: FakeWorkerServicer
+    start: Start, worker: FakeWorkerServicer
 ) -> None:
     worker.step_seconds = 0.01
     smaller = FakeWorkerServicer(FakeWorker(num_blocks=10, max_num_seqs=1, eos_token_ids=(2,)))
-    engine, client = await start(max_plans_in_flight=depth)
+    engine, client = await start(max_plans_in_flight=3)
     await client.send(add(1, PROMPT))
     await client.read_until(lambda: 1 in client.tokens)
     worker.may_run.clear()
-    await until(lambda: worker.num_plans == depth)
+    await until(lambda: worker.num_plans == 3)
     await worker.stop()
     async with serve_worker(smaller, worker.port):
         await client.until_finished(1)
