@@ -21,7 +21,6 @@ from optimist_scheduler.core.requests.following import (
     LOOKED_UP_SHARE,
     NOT_FOLLOWED,
     TOKEN,
-    find_losses,
 )
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import (
@@ -252,7 +251,7 @@ class Scheduler:
         gains, otherwise = table.gain[slots] / TOKEN, state.find_drafter_gains(slots)
         if drafter is not None and drafter.is_lookup:
             otherwise = gains * LOOKED_UP_SHARE * (table.num_predicted_tokens[slots] > 0)
-        losses = find_losses(gains, otherwise).tolist()
+        losses = (np.maximum(gains - otherwise, 0.0) / (1 + gains)).tolist()
         return {
             table.request_ids[slot]: loss
             for slot, loss in zip(slots.tolist(), losses, strict=True)
