@@ -281,6 +281,25 @@ async def test_an_error_of_the_scheduler_ends_what_one_worker_had_and_nothing_el
     assert engine.scheduler.num_free_blocks == 32
 
 
+async def test_an_error_before_a_worker_is_reached_is_no_end_of_it(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "FAULT_PAUSE_SECONDS", 0.01)
+    connect, num_tries = WorkerLink.connect, 0
+
+    async def fail_first(link: WorkerLink, check: CheckWorker) -> WorkerDescription:
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries < 3:
+            raise ZeroDivisionError("for the test")
+        return await connect(link, check)
+
+    monkeypatch.setattr(WorkerLink, "connect", fail_first)
+    client = await pool.begin(new_worker())
+    await client.ask(*requests(2))
+    assert client.tokens == answers(2)
+
+
 async def test_errors_at_proposers_cost_drafts(
     pool: Pool, proposer: FakeProposerServicer, proposer_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,10 +346,13 @@ async def test_exactly_the_request_ends_that_ends_its_workers(pool: Pool) -> Non
 # Workers of a name.
 
 
-async def test_workers_come_and_go_by_name(pool: Pool, addresses: list[str]) -> None:
+async def test_workers_come_and_go_by_name(
+    pool: Pool, addresses: list[str], tmp_path: Path
+) -> None:
     workers = [new_worker(0.01) for _ in range(3)]
     addresses.append("127.0.0.2")
-    client = await pool.begin_by_name(*workers[:2])
+    log = tmp_path / "log"
+    client = await pool.begin_by_name(*workers[:2], replay_log=str(log))
     await client.send(*requests(8, max_tokens=50))
     await client.read_until(lambda: len(client.tokens) == 8)
     await pool.serve(workers[2], pool.port, "127.0.0.3")
@@ -343,6 +365,8 @@ async def test_workers_come_and_go_by_name(pool: Pool, addresses: list[str]) -> 
     assert pool.targets == [f"127.0.0.2:{pool.port}", f"127.0.0.3:{pool.port}"]
     assert client.tokens == answers(8, 50)
     assert workers[2].worker.admitted
+    await pool.end()
+    assert {"reached", "lost", "left", "closed"} < replayed(log)
 
 
 async def test_two_that_were_reached_together_take_over_from_the_only_worker(

@@ -90,6 +90,8 @@ def test_the_longest_prompt_runs_and_ends_at_the_memory_limit() -> None:
 
 def test_numbers_as_large_as_may_be_fit_the_messages() -> None:
     situation = Situation()
-    situation.add(1, [1, 2, 3], 9, min_tokens=2**31 - 1, max_draft_tokens=2**31 - 1)
+    most = 2**31 - 1
+    situation.add(most, [1, 2, 3], most, min_tokens=most, max_draft_tokens=most)
     (admission,) = plan_message(situation.send()).admissions
-    assert admission.min_length == admission.max_length == 12
+    assert admission.min_length == admission.max_length == 64
+    situation.finish()
