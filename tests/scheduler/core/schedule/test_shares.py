@@ -211,7 +211,7 @@ ARRIVALS = st.lists(
 )
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings().max_examples // 2)
 @given(ARRIVALS, st.integers(1, 3))
 def test_every_prompt_is_computed_in_time(arrivals: list[tuple[int, int]], depth: int) -> None:
     """Within twice the passes that all before it and itself take."""
