@@ -194,17 +194,18 @@ class Proposers:
     def _find_routes(self) -> dict[ProposerLink, list[str]]:
         """Returns which requests go to which proposer; some get only what ended."""
         routes: dict[ProposerLink, list[str]] = {}
-        if not self._unsent and not self._closed:
-            return routes
         for request_id in self._unsent:
             link = self._find_home(request_id)
             if link is not None and link.takes_batches:
                 routes.setdefault(link, []).append(request_id)
-        for home in () if routes else self._closed.values():
-            # Where other requests are followed, ends go along with what is sent of those.
-            if home is not None and home.takes_batches and not home.num_requests:
-                return {home: []}
-        return routes
+        if routes:
+            return routes
+        # Where other requests are followed, ends go along with what is sent of those.
+        return {
+            home: []
+            for home in self._closed.values()
+            if home.takes_batches and not home.num_requests
+        }
 
     def _find_home(self, request_id: str) -> ProposerLink | None:
         """Returns where a request is followed: where it is already, or else where the fewest are.
