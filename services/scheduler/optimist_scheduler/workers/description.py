@@ -47,9 +47,10 @@ class WorkerDescription:
 
 def find_mismatch(worker: WorkerDescription, other: WorkerDescription) -> str | None:
     """Returns what keeps two workers from doing the same requests; None if nothing does."""
+    # Where the weights lie may differ.
+    models = [each.model.rstrip("/").rpartition("/")[2] for each in (worker, other)]
     for name, mine, others in (
-        # Where the weights lie may differ.
-        ("model", *(each.model.rstrip("/").rpartition("/")[2] for each in (worker, other))),
+        ("model", models[0], models[1]),
         ("vocab_size", worker.config.vocab_size, other.config.vocab_size),
         ("eos_token_ids", worker.eos_token_ids, other.eos_token_ids),
     ):

@@ -41,7 +41,8 @@ def choose(
     most, firsts = widths.limits[slots], np.full(len(slots), PRIOR_HAZARD, np.float32)
 
     def count(depths: Float32Array) -> Int32Array:
-        return np.minimum(most, depths / PRIOR_HAZARD).astype(np.int32)
+        counts: Int32Array = np.minimum(most, depths / PRIOR_HAZARD).astype(np.int32)
+        return counts
 
     chosen = widths.choose_paying(slots, len(slots), most, count, np.ones_like(most), firsts)
     return [int(width) for width in chosen]
