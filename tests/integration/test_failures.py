@@ -69,9 +69,9 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
         yield Replicas(store, proposers, services)
 
 
-def test_replicas_take_turns_and_may_die(replicas: Replicas) -> None:
+def test_replicas_may_die(replicas: Replicas) -> None:
     store, proposers, services = replicas
-    services.scheduler.restart("--proposer-affinity", "false")
+    services.scheduler.restart()
     services.gateway.wait_until_healthy()
     with connect(services.url) as client:
 
@@ -132,7 +132,7 @@ def _count(what: str, proposers: Sequence[Service]) -> float:
 
 def test_what_a_proposer_followed_is_opened_at_another_when_it_dies(replicas: Replicas) -> None:
     home, *others = replicas.proposers
-    replicas.services.scheduler.restart("--proposer-affinity", "true")
+    replicas.services.scheduler.restart()
     replicas.services.gateway.wait_until_healthy()
     edit = max(edits(60, seed=31), key=lambda one: len(one.after))
     with connect(replicas.services.url) as client:

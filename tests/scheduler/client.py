@@ -137,12 +137,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 MODES = {
-    "one plan in flight": {"max_plans_in_flight": 1},
-    "two": {"max_plans_in_flight": 2},
-    "three": {"max_plans_in_flight": 3},
-    "nothing computed ahead": {"max_plans_in_flight": 2, "enable_optimistic_scheduling": False},
+    "nothing ahead": {"max_plans_in_flight": 1, "enable_optimistic_scheduling": False},
+    "three plans and the prefix cache": {"max_plans_in_flight": 3, "enable_prefix_caching": True},
     "two stages": {"num_pipeline_stages": 2},
-    "prefix cache": {"max_plans_in_flight": 2, "enable_prefix_caching": True},
 }
 """Settings under which the same things must come out."""
 PATIENT: dict[str, Any] = {"proposer_wait_ms": 2000}

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from optimist.scheduler.v1 import journal_pb2, scheduler_pb2_grpc
-from optimist_cli.__main__ import main as run_cli
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.errors import SetupError
 from optimist_common.network.channel import open_channel
@@ -35,7 +34,7 @@ from tests.stack import free_port
 Entry = journal_pb2.JournalEntry
 
 
-def record(path: Path, num_turns: int = 150, max_mib: int = 16, **values: Any) -> int:
+def record(path: Path, num_turns: int = 80, max_mib: int = 16, **values: Any) -> int:
     """Records two workers, of which one is lost in between; returns how many plans there were."""
     settings = SchedulerSettings(enable_prefix_caching=True, **{"max_plans_in_flight": 1, **values})
     journal = Journal(str(path), max_mib)
@@ -125,8 +124,6 @@ def change(entry: Entry, path: str) -> tuple[str, str] | None:
     """Changes what has a path, if it is there; returns what it is now and what it was."""
     name = path.partition(".")[2]
     match path:
-        case "outcome" if entry.HasField("closed"):
-            return flip(entry, "outcome")
         case "plan" if entry.HasField("scheduled") and not entry.HasField("plan"):
             entry.plan.SetInParent()
             return "a plan", "None"
@@ -151,9 +148,7 @@ def test_the_summary_is_a_line(log: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     "path",
     [
-        *("result.token_ids", "result.lengths", "result.num_accepted_tokens", "outcome"),
-        *("plan.slots[1]", "plan.num_known_tokens[1]", "plan.num_draft_tokens[1]"),
-        *("plan.num_new_blocks[1]", "plan.admissions", "plan"),
+        *("result.token_ids", "plan.slots[1]", "plan.admissions", "plan"),
     ],
 )
 def test_what_was_changed_is_found(
@@ -161,7 +156,7 @@ def test_what_was_changed_is_found(
 ) -> None:
     entries = read(log)
     # None of the first.
-    changes = ((place, change(entries[place], path)) for place in range(200, len(entries)))
+    changes = ((place, change(entries[place], path)) for place in range(100, len(entries)))
     place, changed = next((place, changed) for place, changed in changes if changed)
     write(log, entries)
     assert main([str(log)]) == 1
@@ -173,26 +168,17 @@ def test_what_was_changed_is_found(
         assert f": expected {changed[0]}, got {changed[1]}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("event", ["added", "reached"])
-def test_a_missing_entry_is_found(log: Path, event: str) -> None:
-    entries = read(log)
-    entries.remove(next(entry for entry in entries if entry.WhichOneof("event") == event))
-    write(log, entries)
-    assert replayed(log).difference
-
-
-@pytest.mark.parametrize("num_bytes", [1, 10])
 def test_an_entry_that_was_cut_off_is_tolerated_and_said(
-    log: Path, num_bytes: int, capsys: pytest.CaptureFixture[str]
+    log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log.write_bytes(log.read_bytes()[:-num_bytes])
+    log.write_bytes(log.read_bytes()[:-1])
     assert main([str(log)]) == 0
     said = capsys.readouterr().out
     assert "identical" in said
     assert "the last entry is cut off" in said
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, 10])
+@pytest.mark.parametrize("num_bytes", [0, 10])
 def test_a_scheduler_that_starts_again_appends(log: Path, num_bytes: int) -> None:
     whole = log.read_bytes()
     log.write_bytes(whole[: len(whole) - num_bytes])
@@ -266,12 +252,6 @@ def test_what_is_no_log_is_refused(tmp_path: Path, content: bytes, reason: str) 
     with pytest.raises(SetupError, match=reason) as error:
         main([str(log)])
     assert "\n" not in str(error.value)
-
-
-def test_a_missing_file_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_cli(["replay", str(tmp_path / "nothing")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert str(tmp_path / "nothing") in line
 
 
 async def test_a_scheduler_process_waits_for_its_worker_and_its_log_comes_out_again(

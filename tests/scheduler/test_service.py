@@ -54,14 +54,9 @@ async def test_an_idle_worker_does_not_hang(worker_port: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "nowhere"], "--workers: must be host:port, with commas between several"),
         (["--workers", ""], "--workers: must name at least one"),
-        (["--proposers", "a:1,b"], "--proposers: must be host:port, with commas between several"),
-        (["--max-num-waiting", "0"], "--max-num-waiting: "),
-        (["--no-such-flag", "1"], "unrecognized arguments"),
         (["--policy", "lifo"], "--policy: "),
         (["--max-plans-in-flight", "4"], "--max-plans-in-flight: "),
-        (["--enable-prefix-caching=perhaps"], "--enable-prefix-caching: "),
         (
             ["--max-num-seqs", "9", "--max-num-batched-tokens", "3"],
             "max_num_seqs: must be at most max_num_batched_tokens (3)",

@@ -151,11 +151,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _cut(file: BinaryIO) -> int:
-    """Removes a last entry that was not written to its end; returns the file's size.
-
-    Raises:
-        ValueError: The file is no journal; it is left as it is.
-    """
+    """Removes a last entry that was cut off; returns the size, raises ValueError for no journal."""
     size, end = file.seek(0, os.SEEK_END), 0
     if size == 0:
         return 0
@@ -171,11 +167,7 @@ def _cut(file: BinaryIO) -> int:
 
 
 def read_entries(file: BinaryIO) -> Iterator[journal_pb2.JournalEntry | None]:
-    """Iterates over the entries of a file; None for a last one whose end is missing.
-
-    Raises:
-        ValueError: What follows is no entry.
-    """
+    """Iterates over entries, None for a last one that is cut off; raises ValueError for others."""
     while header := file.read(_SIZE.size):
         size = _SIZE.unpack(header)[0] if len(header) == _SIZE.size else 0
         if size > MAX_ENTRY_BYTES:

@@ -36,7 +36,6 @@ class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):
     follow: Literal["all", "predictions"] = Field(
         "all", description="which requests proposers follow: all, or those with predictions"
     )
-    proposer_affinity: bool = Field(True, description="whether a request stays with one proposer")
     replay_log: str = Field(
         "", description="file to append what is received and decided to; empty: none"
     )

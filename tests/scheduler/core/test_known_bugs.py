@@ -14,16 +14,15 @@ import pytest
 from tests.scheduler.situation import Situation, ints, run_plan
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
-DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
-AHEAD = pytest.mark.parametrize("depth", [2, 3])
+DEPTHS = pytest.mark.parametrize("depth", [1, 3])
 PROMPT = [1, 2]
 
 
 # Ends.
 
 
-@AHEAD
-@pytest.mark.parametrize("max_tokens", range(1, 12))
+@DEPTHS
+@pytest.mark.parametrize("max_tokens", [1, 2, 7])
 def test_no_step_is_planned_behind_max_tokens_reached_in_flight(
     depth: int, max_tokens: int
 ) -> None:
@@ -67,11 +66,11 @@ def test_vllm_49548_prefills_beside_do_not_bring_the_widths_down(policy: str) ->
 
 
 @DEPTHS
-@pytest.mark.parametrize("token_id", [-1, 50, 2**31 - 1])
+@pytest.mark.parametrize("token_id", [-1, 50])
 def test_ghsa_8wr5_jm2h_8r4f_an_emitted_id_at_or_above_the_vocabulary_size(
     depth: int, token_id: int
 ) -> None:
-    for place in range(5):
+    for place in (0, 3):
         situation = Situation(max_plans_in_flight=depth)
         situation.add_predicted(0, PROMPT, 12)
         situation.add(1, PROMPT, 12)
@@ -84,7 +83,7 @@ def test_ghsa_8wr5_jm2h_8r4f_an_emitted_id_at_or_above_the_vocabulary_size(
         situation.finish()
 
 
-@AHEAD
+@DEPTHS
 def test_sglang_15690_statistics_are_not_polluted_by_finished_requests(depth: int) -> None:
     situation = Situation(max_plans_in_flight=depth, max_num_seqs=1, draft_width="goodput")
     situation.add_predicted(0, PROMPT, 30)

@@ -85,14 +85,18 @@ def plain_rate(num_rows: int, us_per_token: int, is_predicted: bool) -> float:
     return measure(situation, us_per_token, proposer=(1.0, 1.0) if is_predicted else None)
 
 
-@pytest.mark.parametrize(("num_rows", "us_per_token"), [(1, 2), (8, 200)])
-@pytest.mark.parametrize("is_right", [True, False])
+CHAIN, TREE = Drafter(DraftSource.DRAFT_MODEL, 4, 4), Drafter(DraftSource.MEDUSA, 9, 3)
+QUICK, SLOW = [150, 300, 450, 600], [900, 1800, 2700, 3600]
+
+
 @pytest.mark.parametrize(
-    ("drafter", "draft_us"),
+    ("drafter", "draft_us", "is_right", "us_per_token", "num_rows"),
     [
-        (Drafter(DraftSource.DRAFT_MODEL, 4, 4), [150, 300, 450, 600]),
-        (Drafter(DraftSource.DRAFT_MODEL, 4, 4), [900, 1800, 2700, 3600]),
-        (Drafter(DraftSource.MEDUSA, 9, 3), [100, 100, 100]),
+        (CHAIN, QUICK, True, 2, 1),
+        (CHAIN, QUICK, False, 200, 4),
+        (CHAIN, SLOW, True, 200, 4),
+        (TREE, [100] * 3, True, 2, 1),
+        (TREE, [100] * 3, False, 2, 1),
     ],
 )
 def test_drafting_is_never_slower(
@@ -110,18 +114,6 @@ def test_drafting_is_never_slower(
         assert rate > 1.3 * plain
 
 
-PROPOSERS = {
-    # What is right, the chance that each token is the one, and what is claimed of it.
-    "right and sure": (1.0, 1.0),
-    "right and modest": (1.0, 0.3),
-    "wrong and sure": (0.0, 1.0),
-    "wrong and modest": (0.0, 0.3),
-    "as often right as it says": (0.8, 0.8),
-    "half right and sure": (0.5, 1.0),
-    "right and silent": (1.0, None),
-}
-
-
 def propose(situation: Situation, handle: int, right: float, claim: float | None) -> None:
     """Sets a window where the output is, of whose tokens some are right."""
     base = len(situation.text(handle))
@@ -135,12 +127,25 @@ def propose(situation: Situation, handle: int, right: float, claim: float | None
     set_window(situation.scheduler, f"r{handle}", window_of(base, nodes, values))
 
 
-@pytest.mark.parametrize(("num_rows", "us_per_token"), [(8, 2), (1, 50), (8, 600)])
-@pytest.mark.parametrize("proposer", PROPOSERS)
-def test_windows_are_never_slower(proposer: str, us_per_token: int, num_rows: int) -> None:
+@pytest.mark.parametrize(
+    ("right", "claim", "us_per_token", "num_rows"),
+    [
+        # The chance that each token is the one, and what is claimed of it.
+        (1.0, 1.0, 2, 4),
+        (1.0, 0.3, 50, 1),
+        (1.0, None, 600, 4),
+        (0.0, 1.0, 50, 1),
+        (0.0, 0.3, 600, 4),
+        (0.8, 0.8, 2, 4),
+        (0.5, 1.0, 600, 4),
+    ],
+)
+def test_windows_are_never_slower(
+    right: float, claim: float | None, us_per_token: int, num_rows: int
+) -> None:
     situation = situation_of(num_rows, us_per_token, num_speculative_tokens=16)
-    rate = measure(situation, us_per_token, proposer=PROPOSERS[proposer])
+    rate = measure(situation, us_per_token, proposer=(right, claim))
     plain = plain_rate(num_rows, us_per_token, is_predicted=True)
     assert rate > 0.98 * plain
-    if PROPOSERS[proposer][0] == 1 and us_per_token < 600:
+    if right == 1 and us_per_token < 600:
         assert rate > 2 * plain

@@ -11,16 +11,12 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import from_bytes
-from optimist_common.errors import SetupError
 from optimist_scheduler.engine import fleet as fleet_module
-from optimist_scheduler.engine.fleet import Fleet
 from optimist_scheduler.journal import read_entries
 from optimist_scheduler.service.replay import replay
-from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription
 from optimist_scheduler.workers.link import CheckWorker, WorkerLink
 from tests.scheduler.client import (
-    KEEP,
     MODES,
     PATIENT,
     Client,
@@ -28,8 +24,6 @@ from tests.scheduler.client import (
     add,
     ask,
     get_stats,
-    pause,
-    resume,
     truth,
     until,
 )
@@ -40,6 +34,7 @@ from tests.scheduler.fake_services import (
     serve_worker,
 )
 from tests.scheduler.fake_worker import FakeWorker
+from tests.scheduler.integrity import check_integrity
 
 PROMPTS = {handle: [handle, 7, handle] for handle in range(12)}
 
@@ -96,7 +91,7 @@ class Pool:
 
     async def end(self) -> None:
         for engine in self.fleet.engines:
-            engine.scheduler.check_integrity()
+            check_integrity(engine.scheduler)
         assert self.num_requests == 0
         await self._scheduling.aclose()
 
@@ -152,29 +147,6 @@ async def test_what_a_lost_worker_had_goes_on_at_the_other(
     assert {"lost", "adopted", "windows"} < replayed(tmp_path / "log")
 
 
-async def test_figures_are_of_all_workers(pool: Pool) -> None:
-    workers = [new_worker(), new_worker()]
-    client = await pool.begin(*workers)
-    for worker in workers:
-        worker.may_run.clear()
-    await client.send(*requests())
-    await until(lambda: pool.num_requests == 12)
-    assert [each.scheduler.num_running > 0 for each in pool.fleet.engines] == [True, True]
-    stats = (await client.reply(get_stats(99))).stats
-    assert (stats.num_running + stats.num_waiting, stats.num_workers) == (12, 2)
-    assert stats.num_blocks == 64
-    assert stats.num_plans_in_flight >= 2
-    description = await pool.stub.Describe(scheduler_pb2.DescribeRequest())
-    assert description.num_workers == 2
-    assert description.num_running + description.num_waiting == 12
-    for worker in workers:
-        worker.may_run.set()
-    await client.until_finished(12)
-    stats = (await client.reply(get_stats(100))).stats
-    assert stats.num_plans == sum(each.scheduler.stats.num_plans for each in pool.fleet.engines)
-    assert stats.num_moved_requests == 0
-
-
 async def test_a_worker_of_another_model_is_refused_by_name(
     pool: Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -219,34 +191,6 @@ async def test_what_was_begun_with_another_model_ends_and_gateways_ask_again(poo
     assert description.model == "elsewhere/other"
     again = await ask(pool.stub, *requests(1))
     assert again.tokens == answers(1)
-
-
-async def test_workers_of_a_former_model_take_part_again_with_the_new_one(pool: Pool) -> None:
-    former = [new_worker(), new_worker(max_model_len=128)]
-    others = [new_worker(), new_worker()]
-    for other in others:
-        other.worker.description.model = "other"
-    client = await pool.begin(*former)
-    await client.reply(pause(KEEP))
-    await pool.stop(*former)
-    await pool.connected(0)
-    await pool.serve(others[0], former[0].port)
-    await pool.connected(1)
-    assert pool.fleet.dispatcher.is_paused
-    await Client(pool.stub).reply(resume())
-    # It would wait for the former model's worker, which it fits.
-    long = await ask(pool.stub, add(1, [7] * 70))
-    assert long.finished[1].reason == scheduler_pb2.FINISH_REASON_REFUSED
-    await pool.stop(others[0])
-    await pool.connected(0)
-    description = await pool.stub.Describe(scheduler_pb2.DescribeRequest())
-    assert (description.model, description.max_model_len) == ("other", 64)
-    for other, worker in zip(others, former, strict=True):
-        await pool.serve(other, worker.port)
-    await pool.connected(2)
-    client = await ask(pool.stub, *requests())
-    assert client.tokens == answers()
-    assert all(other.worker.admitted for other in others)
 
 
 async def test_what_fits_only_a_lost_worker_waits_for_it_and_the_rest_goes_on(pool: Pool) -> None:
@@ -301,7 +245,7 @@ async def test_a_hanging_worker_is_given_up_while_there_is_another(pool: Pool) -
 # Errors of the scheduler itself.
 
 
-@pytest.mark.parametrize("method", ["settle", "schedule", "evacuate"])
+@pytest.mark.parametrize("method", ["settle", "evacuate"])
 async def test_an_error_of_the_scheduler_ends_what_one_worker_had_and_nothing_else(
     method: str, pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,9 +318,8 @@ async def test_errors_at_proposers_cost_drafts(
 # A request that ends its workers.
 
 
-@pytest.mark.parametrize("num_workers", [1, 3])
-async def test_exactly_the_request_ends_that_ends_its_workers(num_workers: int, pool: Pool) -> None:
-    workers = [new_worker(0.002) for _ in range(num_workers)]
+async def test_exactly_the_request_ends_that_ends_its_workers(pool: Pool) -> None:
+    workers = [new_worker(0.002) for _ in range(3)]
     num_losses = 0
 
     def crash(worker: FakeWorkerServicer) -> bool:
@@ -403,10 +346,13 @@ async def test_exactly_the_request_ends_that_ends_its_workers(num_workers: int, 
 # Workers of a name.
 
 
-async def test_workers_come_and_go_by_name(pool: Pool, addresses: list[str]) -> None:
+async def test_workers_come_and_go_by_name(
+    pool: Pool, addresses: list[str], tmp_path: Path
+) -> None:
     workers = [new_worker(0.01) for _ in range(3)]
     addresses.append("127.0.0.2")
-    client = await pool.begin_by_name(*workers[:2])
+    log = tmp_path / "log"
+    client = await pool.begin_by_name(*workers[:2], replay_log=str(log))
     await client.send(*requests(8, max_tokens=50))
     await client.read_until(lambda: len(client.tokens) == 8)
     await pool.serve(workers[2], pool.port, "127.0.0.3")
@@ -419,62 +365,13 @@ async def test_workers_come_and_go_by_name(pool: Pool, addresses: list[str]) -> 
     assert pool.targets == [f"127.0.0.2:{pool.port}", f"127.0.0.3:{pool.port}"]
     assert client.tokens == answers(8, 50)
     assert workers[2].worker.admitted
-
-
-async def test_a_worker_keeps_its_requests_while_its_name_gets_another_address(
-    pool: Pool, addresses: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    first, second = new_worker(0.01), new_worker(0.01)
-    client = await pool.begin_by_name(first)
-    (engine,) = pool.fleet.engines
-    await client.send(*requests(4, max_tokens=50))
-    await client.read_until(lambda: len(client.tokens) == 4)
-    await pool.serve(second, pool.port, "127.0.0.2")
-    addresses.append("127.0.0.2")
-    await pool.connected(2)
-    assert engine in pool.fleet.engines
-    addresses.pop()
-    await until(lambda: len(pool.fleet._endpoints.peers) == 1)
-    await pool.stop(second)
-    await until(lambda: pool.fleet.engines == [engine])
-    await client.until_finished(4)
-    assert client.tokens == answers(4, 50)
-    assert pool.fleet.dispatcher.num_moved == 0
-    assert not second.worker.admitted
-    # The other one leaves without requests; the first is never lost.
-    assert [one for one in caplog.messages if "lost the worker" in one and "127.0.0.1" in one] == []
-
-
-def test_a_log_that_cannot_be_written_ends_the_start_of_workers_by_name(tmp_path: Path) -> None:
-    log = str(tmp_path / "no" / "log")
-    with pytest.raises(SetupError, match="--replay-log: cannot write"):
-        Fleet(SchedulerSettings(workers=["name.test:1"], insecure=True, replay_log=log))
-
-
-async def test_workers_that_come_and_go_come_out_again_from_the_log(
-    pool: Pool, addresses: list[str], tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    await pool.begin_by_name(new_worker(), replay_log=str(log))
-    for number in range(2, 5):
-        addresses[1:] = [f"127.0.0.{number}"]
-        targets = [f"{address}:{pool.port}" for address in addresses]
-        await until(lambda: pool.targets == targets)  # noqa: B023
-        coming = new_worker()
-        await pool.serve(coming, pool.port, addresses[1])
-        await pool.connected(2)
-        assert (await ask(pool.stub, *requests())).tokens == answers()
-        await pool.stop(coming)
-        await pool.connected(1)
     await pool.end()
     assert {"reached", "lost", "left", "closed"} < replayed(log)
 
 
-@pytest.mark.parametrize("are_reached", [False, True])
-async def test_others_take_over_from_the_only_worker_whenever_they_come(
-    are_reached: bool, pool: Pool, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_two_that_were_reached_together_take_over_from_the_only_worker(
+    pool: Pool, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One comes after it is lost; or two have been reached together, and begin then."""
     connect, num_reached, may_begin = WorkerLink.connect, 0, asyncio.Event()
     may_begin.set()
 
@@ -485,26 +382,20 @@ async def test_others_take_over_from_the_only_worker_whenever_they_come(
         await may_begin.wait()
         return description
 
-    async def come() -> None:
-        addresses[:] = ["127.0.0.2", "127.0.0.3"][: 1 + are_reached]
-        for address in addresses:
-            await pool.serve(new_worker(), pool.port, address)
-
     monkeypatch.setattr(WorkerLink, "connect", connect_and_wait)
     first = new_worker()
     first.may_run.clear()
     client = await pool.begin_by_name(first)
     await client.send(*requests(4))
     await until(lambda: pool.num_requests == 4)
-    if are_reached:
-        may_begin.clear()
-        await come()
-        await until(lambda: num_reached == 3)
+    may_begin.clear()
+    addresses[:] = ["127.0.0.2", "127.0.0.3"]
+    for address in addresses:
+        await pool.serve(new_worker(), pool.port, address)
+    await until(lambda: num_reached == 3)
     first.may_run.set()
     await pool.stop(first)
     await pool.connected(0)
-    if not are_reached:
-        await come()
     may_begin.set()
     await client.until_finished(4)
     await until(lambda: pool.targets == [f"{address}:{pool.port}" for address in addresses])

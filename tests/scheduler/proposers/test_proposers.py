@@ -14,7 +14,6 @@ from tests.scheduler.client import (
     PROMPT,
     VOCAB_SIZE,
     add,
-    get_stats,
     predict,
     truth,
     until,
@@ -101,30 +100,16 @@ async def test_a_proposer_that_was_away_is_used_again(
     assert client.tokens[2] == truth(PROMPT, 50)
 
 
-async def test_several_proposers_take_turns_and_fill_each_others_gaps(
+async def test_a_request_stays_with_the_proposer_that_opened_it(
     start: Start, worker: FakeWorkerServicer, proposers: list[FakeProposerServicer]
 ) -> None:
-    worker.step_seconds = 0.005
-    # Each batch misses what the other was sent.
-    one, two, _ = proposers
-    _, client = await start(one.port, two.port, proposer_affinity=False)
-    await client.ask(predict(1, PROMPT, 40))
-    assert client.tokens[1] == truth(PROMPT, 40)
-    assert min(one.num_batches, two.num_batches) > 0
-    assert one.num_gaps + two.num_gaps > 0
-
-
-@pytest.mark.parametrize("number", [2, 3])
-async def test_a_request_stays_with_the_proposer_that_opened_it(
-    start: Start, worker: FakeWorkerServicer, proposers: list[FakeProposerServicer], number: int
-) -> None:
     worker.step_seconds = 0.002
-    _, client = await start(*(each.port for each in proposers[:number]))
+    _, client = await start(*(each.port for each in proposers))
     await client.ask(*(predict(handle, [handle, 7]) for handle in range(1, 7)))
     await until(lambda: sum(len(each.closed) for each in proposers) == 6)
     assert client.tokens == {handle: truth([handle, 7]) for handle in range(1, 7)}
     # Nothing had to be sent again, and each was sent the ends of its own.
-    for each in proposers[:number]:
+    for each in proposers:
         assert each.num_gaps == 0
         assert each.opened == sorted(each.closed)
 
@@ -157,19 +142,6 @@ async def test_a_proposer_that_falls_silent_is_passed_over_until_it_answers(
         if len(mute.opened) > 1:
             break
     assert len(mute.opened) > 1
-
-
-async def test_requests_move_to_another_proposer_when_theirs_is_gone(
-    start: Start, worker: FakeWorkerServicer, proposers: list[FakeProposerServicer]
-) -> None:
-    worker.step_seconds = 0.01
-    _, client = await start(*(each.port for each in proposers[:2]))
-    await client.send(*(predict(handle, PROMPT, 50) for handle in (1, 2, 3)))
-    await client.read_until(lambda: len(client.tokens) == 3)
-    await proposers[0].stop()
-    await client.until_finished(3)
-    assert client.tokens == dict.fromkeys((1, 2, 3), truth(PROMPT, 50))
-    assert set(proposers[1].opened) == {"r1", "r2", "r3"}
 
 
 async def test_a_refused_request_is_followed_no_longer(
@@ -220,31 +192,6 @@ async def test_an_opening_says_all_there_is_to_know(
     assert opening.tenant == "tenant"
 
 
-async def test_a_wait_is_not_worth_more_than_it_saves(
-    start: Start, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    proposer.delay_seconds = 0.02
-    engine, client = await start(proposer_port, proposer_wait_ms=500, proposer_wait="paying")
-    await client.ask(predict())
-    # Passes take some microseconds. Before the first there is nothing else to do, unless the
-    # proposer's answer is there by then.
-    assert engine._proposers.waits.num_waits <= 1
-    assert client.tokens[1] == truth(PROMPT)
-
-
-async def test_what_waits_have_cost_is_reported(
-    start: Start, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    proposer.delay_seconds, proposer.window_tokens = 0.01, 4
-    _, client = await start(proposer_port, max_plans_in_flight=1, **PATIENT)
-    await client.ask(predict())
-    stats = (await client.reply(get_stats())).stats
-    # A window of four brings five tokens, and each is waited for once the proposer is there.
-    assert stats.num_plans >= stats.num_window_waits == stats.num_idle_window_waits >= 3
-    assert stats.num_late_window_waits == 0
-    assert stats.window_wait_us >= stats.num_window_waits * 9000
-
-
 # Proposers that say that they take no more requests, and those that come and go by name.
 
 
@@ -253,7 +200,8 @@ async def test_requests_leave_a_proposer_that_takes_no_more(
 ) -> None:
     worker.step_seconds = 0.01
     first, second, _ = proposers
-    _, client = await start(first.port, second.port)
+    engine, client = await start(first.port, second.port)
+    await until_linked(engine)
     await client.send(*(predict(handle, PROMPT, 50) for handle in range(1, 5)))
     await until(lambda: len(first.opened) == len(second.opened) == 2)
     theirs = list(first.opened)
@@ -340,14 +288,6 @@ async def test_what_wants_drafts_is_followed_unless_the_server_follows_predictio
         assert by_id["r1"].predicted_token_ids == b""
     assert client.tokens == {handle: truth(PROMPT) for handle in range(1, 5)}
     assert client.finished[3].num_passes == client.finished[4].num_passes == 20
-
-
-async def test_without_a_proposer_nothing_is_opened_later(start: Start) -> None:
-    engine, client = await start(1)
-    await client.send(add(1, PROMPT), predict(2))
-    await until(lambda: "r2" in engine._proposers._followed)
-    assert "r1" not in engine._proposers._followed
-    await client.until_finished(2)
 
 
 async def test_what_rests_is_sent_seldom_and_again_where_a_proposer_has_lost_it(

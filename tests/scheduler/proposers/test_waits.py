@@ -19,15 +19,6 @@ def note(one: WindowWaits, seconds: float, *, is_over: bool = False) -> None:
     one.note(wait, seconds, is_over=is_over, is_in_vain=False, is_idle=False)
 
 
-@given(st.integers(0, 64), st.floats(0, 1), st.floats(0, 1))
-def test_a_wait_that_holds_up_nobody_pays_if_anybody_lacks_a_window(
-    num_lacking: int, longest: float, pass_seconds: float
-) -> None:
-    assert waits(longest).pays(num_lacking, 0, pass_seconds, 0.0) == (
-        num_lacking > 0 and longest > 0
-    )
-
-
 @given(st.integers(1, 64), st.integers(0, 64))
 def test_a_wait_pays_if_more_lack_a_window_than_it_takes_of_the_pass(
     num_running: int, num_lacking: int
@@ -78,26 +69,6 @@ def test_a_wait_is_half_of_the_longest_at_least(overruns: list[float]) -> None:
     for overrun in overruns:
         note(one, one.timeout + overrun, is_over=True)
         assert 0.005 <= one.timeout <= 0.010
-
-
-def test_who_has_nothing_to_answer_is_not_silent() -> None:
-    silence = Silence()
-    assert not silence.find(1000.0)
-    silence.note_sent(1000.0)
-    silence.note_answer(1001.0, 0)
-    assert not silence.find(2000.0)
-
-
-def test_each_answer_gives_time_for_the_next() -> None:
-    silence = Silence()
-    for number in range(10):
-        silence.note_sent(number * 0.1)
-    now = 0.0
-    for left in range(9, -1, -1):
-        now += 0.9 * SILENT_SECONDS
-        assert not silence.find(now)
-        silence.note_answer(now, left)
-    assert not silence.find(now + 1000)
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.booleans()), max_size=60))

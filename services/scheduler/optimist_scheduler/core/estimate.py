@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.width.acceptance import should_use_speculation
+from optimist_scheduler.core.width.acceptance import expected_accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +13,6 @@ class Estimate:
     """A pass in which all running rows draft from one source, as much as they may at present."""
 
     source: DraftSource
-    acceptance_rate: float
-    """Chance that a draft is accepted if those before it were, mean of the rows."""
     draft_ns: float
     """Time of the drafter, or until a proposer answers, beside which passes go on."""
     verify_ns: float
@@ -38,24 +36,31 @@ def estimate_speculation(
         answer_ns: Time until a proposer answers.
         wait_ns: Time for which a pass is held up for answers, the mean of the last passes.
     """
-    slots = state.running
+    slots, table, drafter = state.running, state.table, state.config.drafter
     if len(slots) == 0:
         return
     costs = state.costs_for(slots)
-    plain_ns = float(costs.cost(len(slots)))
-    widths = state.table.draft_width[slots]
-    verify_ns = float(costs.cost(len(slots) + int(widths.sum())))
-    rate, levels = float(state.widths.windows.rate(slots).mean()), float(widths.mean())
-    crossover = should_use_speculation(rate, levels, 0.0, verify_ns + wait_ns, plain_ns)
-    yield Estimate(DraftSource.PREDICTION, rate, answer_ns, verify_ns, float(crossover.speedup))
-    drafter = state.config.drafter
+    plain_ns = costs.cost_of(len(slots))
+    widths = table.draft_width[slots]
+    verify_ns = costs.cost_of(len(slots) + int(widths.sum()))
+    rate = float(state.widths.windows.rate(slots).mean())
+    speedup = find_speedup(rate, float(widths.mean()), verify_ns + wait_ns, plain_ns)
+    yield Estimate(DraftSource.PREDICTION, answer_ns, verify_ns, speedup)
     if drafter is None:
         return
-    widths = state.table.drafter_width[slots]
-    depths = drafter.count_levels(widths)
-    verify_ns = float(costs.cost(len(slots) + int(widths.sum())))
-    rate, levels = float(state.widths.levels.rate(slots).mean()), float(depths.mean())
-    draft_ns = float(state.drafter_costs.cost(depths.max())) if levels else 0.0
-    per_draft = draft_ns / max(levels, 1e-9)
-    crossover = should_use_speculation(rate, levels, per_draft, verify_ns, plain_ns)
-    yield Estimate(drafter.source, rate, draft_ns, verify_ns, float(crossover.speedup))
+    widths = table.drafter_width[slots]
+    levels = drafter.count_levels(widths)
+    verify_ns = costs.cost_of(len(slots) + int(widths.sum()))
+    rate = float(state.widths.levels.rate(slots).mean())
+    draft_ns = float(state.drafter_costs.cost(levels.max())) if levels.any() else 0.0
+    speedup = find_speedup(rate, float(levels.mean()), draft_ns + verify_ns, plain_ns)
+    yield Estimate(drafter.source, draft_ns, verify_ns, speedup)
+
+
+def find_speedup(rate: float, num_drafts: float, pass_ns: float, plain_ns: float) -> float:
+    """Returns tokens per time of passes that verify drafts over those of passes that do not.
+
+    With K drafts, each accepted with chance a if those before it were, a pass emits
+    1 + (a + a^2 + ... + a^K) tokens, against one token of a plain pass.
+    """
+    return (1 + float(expected_accepted(rate, num_drafts))) * plain_ns / pass_ns

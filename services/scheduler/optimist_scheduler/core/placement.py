@@ -3,9 +3,11 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+
+from optimist_scheduler.core.scheduler import Scheduler
 
 CHUNK_TOKENS = 64
 """A beginning is known by whole chunks; shorter ones are not worth it."""
@@ -16,29 +18,28 @@ MOST_EXTRA_LOAD = 0.5
 """Load above the least, in capacities, up to which a cached beginning is worth its worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A worker that a request may go to."""
 
     name: str
     is_connected: bool
-    num_requests: int
-    """Requests that run or wait there."""
-    max_num_seqs: int
-    """Requests that run there at once."""
-    num_waiting: int
-    max_num_waiting: int
-    max_length: int
-    """Longest sequence that fits, prompt and output, in tokens."""
+    scheduler: Scheduler
 
     @property
     def load(self) -> float:
-        """Requests in capacities."""
-        return self.num_requests / self.max_num_seqs
+        """Requests that run or wait there, in capacities."""
+        num_requests = self.scheduler.num_running + self.scheduler.num_waiting
+        return num_requests / self.scheduler.config.max_num_seqs
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many wait as may."""
+        return self.scheduler.num_waiting >= self.scheduler.config.max_num_waiting
 
     def fit(self, num_tokens: int, wanted_length: int) -> int:
         """Returns how well a request fits: 2 to its end, 1 for some tokens, 0 not at all."""
-        return (num_tokens < self.max_length) + (wanted_length <= self.max_length)
+        longest = self.scheduler.config.max_length
+        return (num_tokens < longest) + (wanted_length <= longest)
 
 
 class Placement:
@@ -77,7 +78,7 @@ class Placement:
                 depth = self._depth(candidate.name, beginning)
             return (
                 -candidate.fit(num_tokens, wanted_length),
-                candidate.num_waiting >= candidate.max_num_waiting,
+                candidate.is_full,
                 -depth,
                 candidate.load,
                 self._turns.get(candidate.name, 0),

@@ -21,7 +21,6 @@ from optimist_scheduler.core.requests.following import (
     LOOKED_UP_SHARE,
     NOT_FOLLOWED,
     TOKEN,
-    find_losses,
 )
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import (
@@ -124,11 +123,8 @@ class Scheduler:
         """Lets a request wait for its turn.
 
         `arrival` is its position among all that came, where several schedulers share them; by
-        default it comes last.
-
-        Raises:
-            RejectionError: It can never run, or its id is taken.
-            OverloadedError: Too many wait, or it would wait for too long.
+        default it comes last. Raises RejectionError if it can never run or its id is taken,
+        OverloadedError if too many wait or it would wait for too long.
         """
         if new.request_id in self._requests:
             raise RejectionError(FinishReason.REFUSED, "request_id: is in use by another request")
@@ -183,11 +179,7 @@ class Scheduler:
         return self._wait
 
     def abort(self, request_id: str) -> Finished | None:
-        """Ends a request without an output.
-
-        Returns:
-            Its account; None if it is unknown or has ended.
-        """
+        """Ends a request without an output; returns its account, None if it is unknown."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
@@ -207,11 +199,9 @@ class Scheduler:
     def set_windows(self, windows: Sequence[tuple[str, Window]]) -> list[bool | WindowError]:
         """Takes what requests, by their ids, are expected to go on with.
 
-        Returns:
-            Of each window, False if the request has ended, the window is older than the last one,
-            it does not go on after the output, or the request rests and it promises too little to
-            wake it; the error if it cannot be of the request. Then nothing is changed
-            [num_windows].
+        Returns of each window False, with nothing changed, if the request has ended, the window is
+        older than the last one, it does not go on after the output, or the request rests and it
+        promises too little to wake it; the error if it cannot be of the request.
         """
         vocab_size = self.config.vocab_size
         outcomes: list[bool | WindowError] = []
@@ -229,11 +219,7 @@ class Scheduler:
         return outcomes
 
     def pause(self, mode: PauseMode) -> list[Ended]:
-        """Stops planning, at once or when what runs has ended.
-
-        Returns:
-            The requests it ended, in the order in which they came.
-        """
+        """Stops planning, at once or when what runs has ended; returns the requests it ended."""
         self._pause = mode
         self._state.takes_requests = False
         self._prepared.discard("pause")
@@ -249,13 +235,10 @@ class Scheduler:
         self._state.takes_requests = True
 
     def find_unaligned(self) -> dict[str, float]:
-        """Returns the requests that a step may wait for and that have no window to draft from.
+        """Returns the requests that a step may wait for, and the part of a pass that each loses.
 
-        They gain what a wait costs; none of them rests, or has as much from a drafter. Prompts are
-        not held back: while one is computed, the next step may wait at no cost.
-
-        Returns:
-            The part of a pass that each loses without a window.
+        They have no window to draft from, and gain what a wait costs; none of them rests, or has as
+        much from a drafter. While a prompt is computed, the next step may wait at no cost.
         """
         state = self._state
         table, running, drafter = state.table, state.running, self.config.drafter
@@ -268,7 +251,7 @@ class Scheduler:
         gains, otherwise = table.gain[slots] / TOKEN, state.find_drafter_gains(slots)
         if drafter is not None and drafter.is_lookup:
             otherwise = gains * LOOKED_UP_SHARE * (table.num_predicted_tokens[slots] > 0)
-        losses = find_losses(gains, otherwise).tolist()
+        losses = (np.maximum(gains - otherwise, 0.0) / (1 + gains)).tolist()
         return {
             table.request_ids[slot]: loss
             for slot, loss in zip(slots.tolist(), losses, strict=True)
@@ -355,13 +338,10 @@ class Scheduler:
         drafter_us: Sequence[int] = (),
         key_costs: KeyCosts = NO_KEY_COSTS,
     ) -> list[Ended]:
-        """Begins anew with a worker that knows nothing.
+        """Begins anew with a worker that knows nothing; returns the ends of what does not fit it.
 
         What ran waits again, in the order in which it came, and is computed again from its
         verified tokens.
-
-        Returns:
-            The ends of requests that do not fit the new worker.
         """
         requests = self.evacuate()
         self._costs = costs, drafter_us, key_costs
@@ -369,13 +349,10 @@ class Scheduler:
         return [ended for request in requests if (ended := self.adopt(request)) is not None]
 
     def evacuate(self) -> list[Request]:
-        """Gives all requests away, with all that is known of them: the worker is lost.
+        """Gives all requests away, the most urgent first: the worker is lost.
 
         They are computed again from their verified tokens, wherever they are adopted. Plans in
         flight are forgotten.
-
-        Returns:
-            The requests, the most urgent first.
         """
         self._prepared.discard("worker lost")
         self._requests = {}
@@ -384,11 +361,7 @@ class Scheduler:
         return requests
 
     def fail(self, reason: str) -> list[Ended]:
-        """Ends all requests with an error, and begins anew: what is known of them may be wrong.
-
-        Returns:
-            Their ends, in the order in which they came.
-        """
+        """Ends all requests with an error, and begins anew: what is known of them may be wrong."""
         self._prepared.discard("worker lost")
         requests = sorted(self._requests.values(), key=lambda each: each.arrival)
         ended = [find_end(self._state, each, FinishReason.ERROR, reason) for each in requests]
@@ -399,8 +372,7 @@ class Scheduler:
     def adopt(self, request: Request) -> Ended | None:
         """Takes a request that was evacuated to its position among those that wait, however many.
 
-        Returns:
-            Its end, if it does not fit this worker, or too many workers were lost because of it.
+        Returns its end if it does not fit this worker, or too many were lost because of it.
         """
         fault = _find_adoption_fault(request, self.config)
         if fault is not None:
@@ -414,10 +386,6 @@ class Scheduler:
         if request.suspicion.must_run_alone:
             self._state.waiting.suspects.append(request)
         return None
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError if the state contradicts itself."""
-        self._state.check_integrity()
 
     def _begin_anew(self, config: EngineConfig) -> None:
         old = self._state

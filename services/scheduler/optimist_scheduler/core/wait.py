@@ -20,29 +20,6 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
 """Between these a client that was refused is to come again; some clients ignore longer ones."""
 
 
-class Speed:
-    """What the tokens of a request take while a number of requests run, in seconds."""
-
-    def __init__(self, state: SchedulerState, num_rows: int) -> None:
-        config, pace, costs = state.config, state.pace, state.costs_for(state.running)
-        # Each stage of a pipeline has its part of the requests.
-        self._num_rows, self._pace = num_rows, pace
-        num_fed = round(-(-num_rows // config.num_pipeline_stages) * pace.fed_per_row)
-        budget = max(config.max_num_batched_tokens, num_fed + 1)
-        plain, full = (costs.cost_of(each) * pace.slowness / 1e9 for each in (num_fed, budget))
-        self.full_pass = full
-        """A pass that is full of prompts."""
-        self.prefill = full / (budget - num_fed)
-        """A token of a prompt, in passes that are full of them."""
-        self._output = plain / pace.tokens_per_row
-        self._prompt = (full - plain) / (budget - num_fed)
-
-    def serve(self, num_prompt_tokens: Int32Array, num_output_tokens: FloatArray) -> FloatArray:
-        """Returns for how long requests keep their slots: prompts hold up all [num_requests]."""
-        times: FloatArray = num_output_tokens * self._output
-        return times + num_prompt_tokens * (self._prompt * self._num_rows)
-
-
 class OverloadedError(RejectionError):
     """A request for which there is no room now."""
 
@@ -57,49 +34,63 @@ class WaitEstimate:
     """What is ahead of a request that would come now, as it is when this is made."""
 
     def __init__(self, state: SchedulerState, request: Request) -> None:
-        waiting = state.waiting.requests
+        waiting, table, running = state.waiting.requests, state.table, state.running
         ahead = waiting[: bisect_left(waiting, request.order, key=attrgetter("order"))]
-        num_running, slots = len(state.running), state.running
-        left = np.array([len(other.token_ids) for other in ahead], np.int32)
-        lengths = np.concatenate([state.table.num_tokens[slots], left])
-        num_prompt = np.array([each.num_prompt_tokens for each in ahead], np.int32)
-        num_prompt = np.concatenate([state.table.num_prompt_tokens[slots], num_prompt])
-        longest = np.array([each.max_length for each in ahead], np.int32)
-        longest = np.concatenate([state.table.max_length[slots], longest])
-        outputs = state.pace.expect_more(lengths - num_prompt, longest - num_prompt)
+        sizes = [(len(each.token_ids), each.num_prompt_tokens, each.max_length) for each in ahead]
+        left, *others = np.array(sizes, np.int32).reshape(-1, 3).T
+        columns = table.num_tokens, table.num_prompt_tokens, table.max_length
+        lengths, num_prompt, longest = (
+            np.concatenate([column[running], waits])
+            for column, waits in zip(columns, (left, *others), strict=True)
+        )
+        self._pace = state.pace
+        outputs = self._pace.expect_more(lengths - num_prompt, longest - num_prompt)
         self._prompts = np.concatenate([count_prompt_tokens(state), left])
         num_tokens = float(lengths.sum() + outputs.sum())
-        num_slots = _count_slots(state, num_running, num_tokens, len(lengths))
-        self._state, self._num_slots = state, num_slots
-        self._speed = Speed(state, num_slots)
-        times = self._speed.serve(self._prompts, outputs)
+        self._num_slots = _count_slots(state, len(running), num_tokens, len(lengths))
+        self._measure_passes(state)
+        times = self._keep_slots(self._prompts, outputs)
         if state.config.policy == "priority":
-            running = map(state.table.request, slots.tolist())
-            times[:num_running] *= [not gives_way(each, request) for each in running]
-        free = [*times[:num_running].tolist(), *[0.0] * (num_slots - num_running)]
+            slots = map(table.request, running.tolist())
+            times[: len(running)] *= [not gives_way(each, request) for each in slots]
+        free = [*times[: len(running)].tolist(), *[0.0] * (self._num_slots - len(running))]
         heapify(free)
-        for time in times[num_running:].tolist():
+        for time in times[len(running) :].tolist():
             heapreplace(free, free[0] + time)
         self._slot_seconds = free[0]
 
+    def _measure_passes(self, state: SchedulerState) -> None:
+        """Finds what passes and tokens take while all slots are taken, in seconds."""
+        config, pace, costs = state.config, self._pace, state.costs_for(state.running)
+        # Each stage of a pipeline has its part of the requests.
+        num_fed = round(-(-self._num_slots // config.num_pipeline_stages) * pace.fed_per_row)
+        budget = max(config.max_num_batched_tokens, num_fed + 1)
+        plain, full = (costs.cost_of(each) * pace.slowness / 1e9 for each in (num_fed, budget))
+        self.full_pass = full
+        """A pass that is full of prompts."""
+        self._prefill = full / (budget - num_fed)
+        self._output = plain / pace.tokens_per_row
+        self._prompt = (full - plain) / (budget - num_fed)
+
+    def _keep_slots(self, num_prompt_tokens: Int32Array, num_outputs: FloatArray) -> FloatArray:
+        """Returns for how long requests keep their slots: prompts hold up all [num_requests]."""
+        times: FloatArray = num_outputs * self._output
+        return times + num_prompt_tokens * (self._prompt * self._num_slots)
+
     def find_seconds(self, num_tokens: int) -> float:
         """Returns how long it takes until a prompt of a length is begun."""
-        num_before = _count_before(num_tokens, self._prompts)
-        return max(float(self._slot_seconds), num_before * float(self._speed.prefill))
+        shorter = int(self._prompts[self._prompts <= num_tokens].sum())
+        # Half of each pass goes to the shortest, see `share_prompts`.
+        num_before = min(2 * shorter, int(self._prompts.sum()))
+        return max(float(self._slot_seconds), num_before * float(self._prefill))
 
     def find_turn(self, request: Request) -> float:
         """Returns by how many seconds a request would lengthen the queue."""
         length = np.array([len(request.token_ids)], np.int32)
+        longest = np.array([request.max_length], np.int32)
         num_prompt = request.num_prompt_tokens
-        output = self._state.pace.expect_more(
-            length - num_prompt, np.array([request.max_length - num_prompt], np.int32)
-        )
-        return float(self._speed.serve(length, output)[0]) / self._num_slots
-
-    @property
-    def full_pass(self) -> float:
-        """What a pass takes that is full of prompts, in seconds."""
-        return self._speed.full_pass
+        output = self._pace.expect_more(length - num_prompt, longest - num_prompt)
+        return float(self._keep_slots(length, output)[0]) / self._num_slots
 
 
 def count_prompt_tokens(state: SchedulerState) -> Int32Array:
@@ -115,14 +106,6 @@ def _count_slots(state: SchedulerState, num_running: int, num_tokens: float, num
     # As many as fit the KV memory.
     num_fit = int(state.config.kv_capacity_tokens * number / num_tokens) if number else 1
     return min(state.config.max_num_seqs, number + 1, max(num_fit, num_running, 1))
-
-
-def _count_before(length: int, prompts: Int32Array) -> int:
-    """Returns how many tokens of other prompts are computed before one of a length at most.
-
-    Half of each pass goes to the shortest, see `share_prompts`.
-    """
-    return min(2 * int(prompts[prompts <= length].sum()), int(prompts.sum()))
 
 
 class Turns:

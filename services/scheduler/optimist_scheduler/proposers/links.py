@@ -311,7 +311,6 @@ class ProposerLinks:
         self._endpoints = Endpoints(addresses)
         self._links = [self._new_link(peer) for peer in self._endpoints.peers]
         self._runs = asyncio.TaskGroup()
-        self._next = 0
 
     def __iter__(self) -> Iterator[ProposerLink]:
         return iter(self._links)
@@ -334,25 +333,13 @@ class ProposerLinks:
     def find_least_loaded(self) -> ProposerLink | None:
         """Returns that with the fewest requests, of those that are not late if there are any.
 
-        None while there is none.
+        One that takes no requests only if none does; None while there is none.
         """
-        present = self._present()
-        return min(present, key=lambda link: (link.is_late, link.num_requests), default=None)
-
-    def take_turn(self) -> ProposerLink | None:
-        """Returns the next one that takes a batch; None if none does."""
-        present = self._present()
-        for offset in range(len(present)):
-            index = (self._next + offset) % len(present)
-            if present[index].takes_batches:
-                self._next = index + 1
-                return present[index]
-        return None
-
-    def _present(self) -> list[ProposerLink]:
-        """Returns those that take requests, or those that are there at all if none does."""
-        there = [link for link in self._links if link.is_open]
-        return [link for link in there if link.is_willing] or there
+        return min(
+            (link for link in self._links if link.is_open),
+            key=lambda link: (not link.is_willing, link.is_late, link.num_requests),
+            default=None,
+        )
 
     def _new_link(self, peer: Peer) -> ProposerLink:
         return ProposerLink(peer, self._take_response, self._note_change, self._tls)

@@ -38,9 +38,9 @@ def find_batch_size(num_requests: int) -> int:
 class Proposers:
     """Opens, observes and closes requests at any number of proposers.
 
-    With affinity a request stays with the proposer that opened it, as long as that is there; else
-    batches go round robin. Nothing here is needed for a request to go on: what cannot be sent is
-    sent later or not at all, and a proposer that lost track of a request is sent its output again.
+    A request stays with the proposer that opened it, as long as that is there. Nothing here is
+    needed for a request to go on: what cannot be sent is sent later or not at all, and a proposer
+    that lost track of a request is sent its output again.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Proposers:
         """What steps wait for them, and what that has cost."""
         self._num_prompt_tokens = settings.proposer_prompt_tokens
         self._follows_all = settings.follow == "all"
-        self._has_affinity = settings.proposer_affinity
         self._on_windows, self._find_unaligned = on_windows, find_unaligned
         self._followed: dict[str, Followed] = {}
         self._unsent: dict[str, None] = {}
-        self._closed: dict[str, ProposerLink | None] = {}
+        self._closed: dict[str, ProposerLink] = {}
+        """Requests that have ended, with who is still to know."""
         self._batches = itertools.count(1)
         self._flush_handle: asyncio.Handle | None = None
 
@@ -99,7 +99,7 @@ class Proposers:
     def close(self, request_id: str) -> None:
         """Follows a request no longer."""
         followed = self._forget(request_id)
-        if followed is None:
+        if followed is None or followed.link is None:
             return
         if len(self._closed) >= MAX_WAITING_CLOSES:
             del self._closed[next(iter(self._closed))]
@@ -194,30 +194,18 @@ class Proposers:
     def _find_routes(self) -> dict[ProposerLink, list[str]]:
         """Returns which requests go to which proposer; some get only what ended."""
         routes: dict[ProposerLink, list[str]] = {}
-        if not self._unsent and not self._closed:
-            return routes
-        turn = None if self._has_affinity else self._links.take_turn()
         for request_id in self._unsent:
-            link = self._find_home(request_id) if self._has_affinity else turn
+            link = self._find_home(request_id)
             if link is not None and link.takes_batches:
                 routes.setdefault(link, []).append(request_id)
-        if not routes and (link := self._find_link_for_ends(turn)) is not None:
-            routes[link] = []
-        return routes
-
-    def _find_link_for_ends(self, turn: ProposerLink | None) -> ProposerLink | None:
-        """Returns who gets ends in a message of their own; None if nobody does.
-
-        Where other requests are followed, ends go along with what is sent of those.
-        """
-        for home in self._closed.values():
-            if home is not None and home.is_open and self._has_affinity:
-                link = home if home.takes_batches and not home.num_requests else None
-            else:
-                link = None if self._followed else turn or self._links.take_turn()
-            if link is not None:
-                return link
-        return None
+        if routes:
+            return routes
+        # Where other requests are followed, ends go along with what is sent of those.
+        return {
+            home: []
+            for home in self._closed.values()
+            if home.takes_batches and not home.num_requests
+        }
 
     def _find_home(self, request_id: str) -> ProposerLink | None:
         """Returns where a request is followed: where it is already, or else where the fewest are.
@@ -245,8 +233,9 @@ class Proposers:
         for request_id, home in list(self._closed.items()):
             if len(request.closed_request_ids) == MAX_BATCH_REQUESTS:
                 break
-            if home is link or home is None or not self._has_affinity or not home.is_open:
+            if home is link:
                 request.closed_request_ids.append(request_id)
+            if home is link or not home.is_open:
                 del self._closed[request_id]
         return request, named
 

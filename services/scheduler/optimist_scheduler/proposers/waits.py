@@ -76,11 +76,8 @@ class WindowWaits:
     ) -> bool:
         """Returns whether a wait pays.
 
-        Args:
-            num_lacking: Requests that lack a window, each by the part of a pass that it loses.
-            num_running: Requests that would wait with them.
-            pass_seconds: How long a pass takes.
-            slack_seconds: For how long the worker still has something to run.
+        `num_lacking` requests lack a window, each counted by the part of a pass that it loses, and
+        `num_running` would wait with them; for `slack_seconds` the worker has something to run.
         """
         if not self._longest or num_lacking == 0:
             return False
@@ -139,12 +136,8 @@ class WindowWaits:
     ) -> None:
         """Takes a wait that has ended.
 
-        Args:
-            wait: The wait.
-            seconds: How long it was.
-            is_over: Whether the timer ended it.
-            is_in_vain: Whether answers were still due.
-            is_idle: Whether the worker had nothing to run then.
+        `is_over` if the timer ended it, `is_in_vain` if answers were still due, `is_idle` if the
+        worker had nothing to run then.
         """
         metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
         metrics.PROPOSER_LATE_WAITS.inc(is_in_vain)

@@ -47,9 +47,10 @@ class WorkerDescription:
 
 def find_mismatch(worker: WorkerDescription, other: WorkerDescription) -> str | None:
     """Returns what keeps two workers from doing the same requests; None if nothing does."""
+    # Where the weights lie may differ.
+    models = [each.model.rstrip("/").rpartition("/")[2] for each in (worker, other)]
     for name, mine, others in (
-        # Where the weights lie may differ.
-        ("model", _last_part(worker.model), _last_part(other.model)),
+        ("model", models[0], models[1]),
         ("vocab_size", worker.config.vocab_size, other.config.vocab_size),
         ("eos_token_ids", worker.eos_token_ids, other.eos_token_ids),
     ):
@@ -58,48 +59,45 @@ def find_mismatch(worker: WorkerDescription, other: WorkerDescription) -> str | 
     return None
 
 
-def _last_part(model: str) -> str:
-    return model.rstrip("/").rpartition("/")[2]
-
-
 def describe_worker(
     message: worker_pb2.DescribeResponse, settings: SchedulerSettings
 ) -> WorkerDescription:
     """Reads the worker's description; raises ValueError if nothing could run with it."""
     sizes = {name: getattr(message, name) for name in _SIZES}
     for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"it says {name} is {value}")
+        _require(value >= 1, f"{name} is {value}")
     for name in ("max_num_batched_tokens", "max_num_seqs"):
         if wanted := getattr(settings, name):
             if wanted > sizes[name]:
-                logger.warning(
-                    "%s=%d: the worker's %s=%d is less and applies",
-                    *(name, wanted, name, sizes[name]),
-                )
+                text = "%s=%d: the worker's %s=%d is less and applies"
+                logger.warning(text, name, wanted, name, sizes[name])
             sizes[name] = min(wanted, sizes[name])
     # Each request gets a token in each pass.
     sizes["max_num_seqs"] = min(sizes["max_num_seqs"], sizes["max_num_batched_tokens"])
     options = settings.model_dump(include=set(SchedulingOptions.model_fields))
     options["num_pipeline_stages"] = _num_stages(message, settings)
+    for name in ("row_key_ps", "token_key_ps"):
+        _require(getattr(message, name) >= 0, f"{name} is {getattr(message, name)}")
     return WorkerDescription(
         message.model,
         EngineConfig(**options, **sizes, drafter=_drafter(message)),
         tuple(from_bytes(message.eos_token_ids).tolist()),
         _costs(message),
         _drafter_us(message),
-        _key_costs(message),
+        KeyCosts(message.row_key_ps / 1e3, message.token_key_ps / 1e3),
         message,
     )
 
 
+def _require(is_right: bool, fault: str) -> None:
+    if not is_right:
+        raise ValueError(f"it says {fault}")
+
+
 def _num_stages(message: worker_pb2.DescribeResponse, settings: SchedulerSettings) -> int:
-    if settings.num_pipeline_stages:
-        return settings.num_pipeline_stages
-    num_stages = max(message.num_pipeline_stages, 1)
-    if num_stages > MAX_PIPELINE_STAGES:
-        raise ValueError(f"it says num_pipeline_stages is {num_stages}")
-    return num_stages
+    number = settings.num_pipeline_stages or max(message.num_pipeline_stages, 1)
+    _require(number <= MAX_PIPELINE_STAGES, f"num_pipeline_stages is {number}")
+    return number
 
 
 def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:
@@ -110,43 +108,28 @@ def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:
     source = DraftSource(message.drafter)
     if source is DraftSource.TARGET:
         return None
-    if source is DraftSource.PREDICTION:
-        raise ValueError("it says drafter is PREDICTION, which needs none")
+    _require(source is not DraftSource.PREDICTION, "drafter is PREDICTION, which needs none")
     num_tokens, depth = message.max_drafter_tokens, message.max_drafter_depth
-    if not 1 <= depth <= num_tokens:
-        raise ValueError(
-            f"it says max_drafter_depth is {depth} with max_drafter_tokens {num_tokens}"
-        )
+    shape = f"max_drafter_depth is {depth} with max_drafter_tokens {num_tokens}"
+    _require(1 <= depth <= num_tokens, shape)
     return Drafter(source, num_tokens, depth, message.pads_passes)
 
 
 def _drafter_us(message: worker_pb2.DescribeResponse) -> tuple[int, ...]:
-    times = from_bytes(message.drafter_us).tolist()
+    times, depth = from_bytes(message.drafter_us).tolist(), message.max_drafter_depth
     # A slow worker has not timed the deepest.
-    if len(times) > message.max_drafter_depth:
-        raise ValueError(
-            f"it says {len(times)} values of drafter_us for max_drafter_depth "
-            f"{message.max_drafter_depth}"
-        )
-    if min(times, default=1) < 1:
-        raise ValueError("it says drafter_us that are below 1")
+    fault = f"{len(times)} values of drafter_us for max_drafter_depth {depth}"
+    _require(len(times) <= depth, fault)
+    _require(min(times, default=1) >= 1, "drafter_us that are below 1")
     return tuple(times)
 
 
 def _costs(message: worker_pb2.DescribeResponse) -> tuple[tuple[int, int], ...]:
     num_tokens = from_bytes(message.cost_num_tokens).tolist()
     microseconds = from_bytes(message.cost_us).tolist()
-    if len(num_tokens) != len(microseconds):
-        raise ValueError(
-            f"it says {len(microseconds)} values of cost_us for {len(num_tokens)} cost_num_tokens"
-        )
-    if num_tokens != sorted(set(num_tokens)) or min(num_tokens + microseconds, default=1) < 1:
-        raise ValueError("it says cost_num_tokens or cost_us that do not ascend, or are below 1")
+    fault = f"{len(microseconds)} values of cost_us for {len(num_tokens)} cost_num_tokens"
+    _require(len(num_tokens) == len(microseconds), fault)
+    is_sorted = num_tokens == sorted(set(num_tokens))
+    is_right = is_sorted and min(num_tokens + microseconds, default=1) >= 1
+    _require(is_right, "cost_num_tokens or cost_us that do not ascend, or are below 1")
     return tuple(zip(num_tokens, microseconds, strict=True))
-
-
-def _key_costs(message: worker_pb2.DescribeResponse) -> KeyCosts:
-    for name in ("row_key_ps", "token_key_ps"):
-        if getattr(message, name) < 0:
-            raise ValueError(f"it says {name} is {getattr(message, name)}")
-    return KeyCosts(message.row_key_ps / 1e3, message.token_key_ps / 1e3)

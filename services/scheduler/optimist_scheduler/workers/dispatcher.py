@@ -342,7 +342,10 @@ class Dispatcher:
         among: Sequence[Worker] = (),
     ) -> Worker:
         members = {member.peer.target: member for member in among or self._members}
-        candidates = [_candidate(member) for member in members.values()]
+        candidates = [
+            Candidate(name, member.is_connected, member.scheduler)
+            for name, member in members.items()
+        ]
         return members[self._placement.choose(candidates, num_tokens, wanted_length, beginning)]
 
 
@@ -354,17 +357,3 @@ def _find_others(among: Sequence[Worker], member: Worker, wanted_length: int) ->
         for each in among
         if each is not member and each.is_connected and each.scheduler.config.max_length >= length
     ]
-
-
-def _candidate(member: Worker) -> Candidate:
-    scheduler, config = member.scheduler, member.scheduler.config
-    num_waiting = scheduler.num_waiting
-    return Candidate(
-        member.peer.target,
-        member.is_connected,
-        scheduler.num_running + num_waiting,
-        config.max_num_seqs,
-        num_waiting,
-        config.max_num_waiting,
-        config.max_length,
-    )

@@ -45,9 +45,6 @@ class WorkerLink:
         """Sets up a link that is not connected until `connect` is.
 
         `on_news` is called when `receive` has something to return or to raise.
-
-        Raises:
-            SetupError: The files for TLS cannot be used.
         """
         self._settings, self._peer, self._on_news = settings, peer, on_news
         self._tls = settings.tls()
@@ -83,11 +80,7 @@ class WorkerLink:
         self._plans.put(plan)
 
     def receive(self) -> tuple[StepResult, worker_pb2.ExecuteResponse] | None:
-        """Returns the next result and its message, or None if there is none yet.
-
-        Raises:
-            WorkerLostError: The stream broke, and all results before that were received.
-        """
+        """Returns the next result and its message, if there is one; raises WorkerLostError."""
         if not self._results.empty():
             return self._results.get_nowait()
         if self._fault:

@@ -212,7 +212,7 @@ def _logprobs_message(reported: ReportedLogprobs) -> scheduler_pb2.Logprobs:
 def _write_admission(message: worker_pb2.Admission, admission: Admission) -> None:
     request = admission.request
     message.slot, message.request_id = admission.slot, request.request_id
-    message.token_ids = to_bytes(admission.token_ids)
+    message.token_ids = to_bytes(request.token_ids)
     message.num_prompt_tokens = request.num_prompt_tokens
     if request.sampling_message is not None:
         message.sampling.CopyFrom(request.sampling_message)

@@ -5,9 +5,7 @@ When they rest, and that proposers get all, is in test_random_commands.py.
 
 import pytest
 
-from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.base.values import StepOutputs
-from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.situation import Situation, make_window, set_window
 
 
@@ -46,10 +44,10 @@ def propose(
     return set_window(situation.scheduler, f"r{handle}", window)
 
 
-@pytest.mark.parametrize("predicted", [[], [1, 2]])
-def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int]) -> None:
+@pytest.mark.parametrize(("predicted", "number"), [([], 600), ([1, 2], 240)])
+def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int], number: int) -> None:
     situation = long_situation()
-    situation.add(0, [1, 2], 1200, is_followed=True, predicted_token_ids=predicted)
+    situation.add(0, [1, 2], number, is_followed=True, predicted_token_ids=predicted)
     sent = rest(situation)
     # What has a prediction is likely to be right again.
     most = 16 if predicted else 128
@@ -58,7 +56,7 @@ def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int]) -> None:
             sent += tokens
             assert len(tokens) == max(8, min(len(sent) // 8, most))
     assert sent == situation.text(0)[: len(sent)]
-    assert len(sent) > 1024
+    assert len(sent) > number * 7 // 8
 
 
 def test_tokens_of_all_stages_of_a_pipeline_are_sent() -> None:
@@ -70,15 +68,6 @@ def test_tokens_of_all_stages_of_a_pipeline_are_sent() -> None:
         situation.fill()
         sent.update(request_id for request_id, _ in situation.answer().observed)
     assert sent == {"r0", "r1", "r2", "r3"}
-
-
-def test_the_window_of_what_comes_to_rest_is_dropped() -> None:
-    situation = long_situation(num_speculative_tokens=0)
-    situation.add(0, [1, 2], 200, is_followed=True)
-    assert propose(situation, 0, 200)
-    rest(situation)
-    window = situation.send().windows
-    assert [(slot, new.num_nodes) for slot, new in window] == [(situation.slot(0), 0)]
 
 
 def test_a_window_that_promises_a_token_wakes() -> None:
@@ -112,22 +101,6 @@ def test_who_has_promised_too_much_is_doubted() -> None:
     assert propose(situation, 0, 8, [0.98**depth for depth in range(1, 9)])
 
 
-def test_predictions_of_which_none_held_of_late_are_waited_for_by_nobody() -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], 300, is_followed=True, predicted_token_ids=[1, 2])
-    step(situation)
-    assert situation.scheduler.count_followed() == (1, 0)
-    while 0 not in situation.got.ended:
-        step(situation)
-    situation.add(1, [3, 4], 200, is_followed=True, predicted_token_ids=[3, 4])
-    step(situation)
-    assert situation.scheduler.count_followed() == (0, 1)
-    # Until a window promises a token.
-    assert propose(situation, 1, 2, [0.75, 0.5])
-    assert situation.scheduler.count_followed() == (1, 0)
-    situation.finish()
-
-
 def test_a_message_is_not_worth_few_awake_rows_of_many() -> None:
     situation = Situation(
         max_num_seqs=32, max_num_batched_tokens=256, max_num_waiting=32, num_blocks=800
@@ -149,13 +122,6 @@ def test_a_message_is_not_worth_few_awake_rows_of_many() -> None:
     situation.finish()
 
 
-def test_a_window_without_values_is_believed() -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], 200, is_followed=True)
-    assert not propose(situation, 0, 0)
-    assert propose(situation, 0, 1)
-
-
 def test_steps_wait_for_predictions_and_for_what_gains_much() -> None:
     situation = long_situation()
     situation.table.wait_gain = 512
@@ -173,15 +139,3 @@ def test_steps_wait_for_predictions_and_for_what_gains_much() -> None:
         propose(situation, 0, 4)
         assert step(situation).num_accepted_tokens.max() == 4
     assert 4 < len(situation.text(0)) < 40
-
-
-@pytest.mark.parametrize("is_followed", [True, False])
-@pytest.mark.parametrize("source", [DraftSource.NGRAM, DraftSource.EAGLE])
-def test_the_lookup_drafts_only_for_what_no_proposer_follows(
-    source: DraftSource, is_followed: bool
-) -> None:
-    situation = Situation(drafter=Drafter(source, 3, 3))
-    situation.add(0, [1, 2], 20, is_followed=is_followed)
-    situation.finish()
-    drafts = situation.finished(0).num_drafted_tokens
-    assert (drafts == 0) == (is_followed and source is DraftSource.NGRAM)

@@ -56,18 +56,6 @@ def test_a_row_that_has_no_draft_waits_only_to_be_aligned(
     situation.finish()
 
 
-def test_many_drafts_are_planned_ahead_of_once_all_were_accepted_for_long() -> None:
-    situation = ahead(MANY, max_model_len=400)
-    situation.add_predicted(0, [1, 2], 390)
-    counts = []
-    while situation.is_busy:
-        counts.append(num_sent(situation))
-        situation.answer()
-    assert counts[0] == 1
-    assert 2 in counts
-    situation.finish()
-
-
 def test_beside_a_row_that_profits_others_run_too() -> None:
     situation = ahead(MANY)
     situation.add_predicted(0, [1, 2], 40)

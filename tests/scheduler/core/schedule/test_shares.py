@@ -1,13 +1,17 @@
-"""What prompts and drafts get of a pass."""
+"""What prompts, drafts and stages of a pipeline get of passes."""
 
+import math
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from optimist_scheduler.core.schedule.rows import share_prompts
 from tests.scheduler.situation import NOW, Situation, make_window, set_window
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
-DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
+DEPTHS = pytest.mark.parametrize("depth", [1, 3])
 
 # Prompts and drafts.
 
@@ -63,18 +67,6 @@ def test_every_running_row_gets_its_token(prefill_share: float, depth: int) -> N
         situation.answer()
     situation.finish()
     assert situation.scheduler.stats.num_preemptions == 0
-
-
-def test_what_one_side_leaves_goes_to_the_other() -> None:
-    situation = Situation(max_num_batched_tokens=24, prefill_share=0.5)
-    situation.add_predicted(0, [1, 2], 50)
-    situation.step()
-    situation.add(1, [5] * 50, 3)
-    plan = situation.step()
-    # One row may draft four; the prompt gets all that is left of the 24.
-    assert plan.num_draft_tokens.tolist() == [4, 0]
-    assert plan.num_known_tokens.tolist() == [1, 19]
-    situation.finish()
 
 
 def test_a_prompt_that_is_cut_off_takes_no_drafts_from_others() -> None:
@@ -143,3 +135,136 @@ def test_drafts_end_where_they_are_not_worth_their_cost() -> None:
     assert situation.send().num_draft_tokens.tolist() == [16]
     situation.answer()
     situation.drain()
+
+
+BUDGET = 16
+
+
+def situation_of(**values: Any) -> Situation:
+    sizes: dict[str, Any] = {"max_model_len": 400, "num_blocks": 2000, "max_num_seqs": 16}
+    sizes |= {"max_num_batched_tokens": BUDGET, "max_num_waiting": 99, "max_wait_seconds": 0}
+    return Situation(**{**sizes, "num_speculative_tokens": 0, **values})
+
+
+def step(situation: Situation) -> dict[int, int]:
+    """Runs the worker's oldest plan, sends the next, as the engine does; returns its tokens."""
+    if situation.sent:
+        situation.answer()
+    plan = situation.send()
+    situation.scheduler.prepare()
+    handles = situation.table.handle.take(plan.slots).tolist()
+    return dict(zip(handles, plan.num_known_tokens.tolist(), strict=True))
+
+
+PROMPTS = st.lists(
+    st.tuples(st.booleans(), st.integers(0, 3), st.integers(1, 200)), min_size=1, max_size=20
+)
+
+
+@given(st.integers(0, 100), PROMPTS)
+def test_shares_fill_the_pass_and_none_goes_without(
+    quota: int, prompts: list[tuple[bool, int, int]]
+) -> None:
+    orders = [(urgent, priority, index) for index, (urgent, priority, _) in enumerate(prompts)]
+    lengths = [length for *_, length in prompts]
+    granted = share_prompts(quota, orders, lengths)
+    assert sum(granted) == min(quota, sum(lengths))
+    assert all(0 <= part <= length for part, length in zip(granted, lengths, strict=True))
+    first = min(range(len(orders)), key=lambda index: orders[index])
+    assert granted[first] >= min(lengths[first], quota - quota // 2)
+    most_urgent = [i for i, order in enumerate(orders) if order[:2] == orders[first][:2]]
+    shortest = min(most_urgent, key=lambda index: (lengths[index], index))
+    assert granted[shortest] >= min(lengths[shortest], quota // 2)
+
+
+@DEPTHS
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_short_prompt_is_computed_at_once_beside_a_long_one(policy: str, depth: int) -> None:
+    situation = situation_of(policy=policy, max_plans_in_flight=depth)
+    urgency = {"priority": 5} if policy == "priority" else {}
+    situation.add(0, [1] * 300, 3, **urgency)
+    for _ in range(3):
+        assert step(situation) == {0: BUDGET}
+    situation.add(1, [2] * 3, 3)
+    tokens = step(situation)
+    assert tokens == {0: BUDGET - 3, 1: 3}
+    situation.finish()
+
+
+def test_a_long_prompt_that_waits_is_passed_by_without_losing_its_place() -> None:
+    situation = situation_of(max_num_seqs=3)
+    situation.add(0, [1] * 200, 3)
+    step(situation)
+    situation.add(1, [2] * 200, 3)
+    situation.add(2, [3] * 4, 3)
+    # It is not begun for some tokens: it might find its beginning in the cache.
+    assert step(situation) == {0: BUDGET - 4, 2: 4}
+    # The last slot is kept for it.
+    situation.add(3, [4] * 4, 3)
+    assert 3 not in step(situation)
+    situation.finish()
+    assert [int(name[1:]) for name in situation.worker.admitted][:2] == [0, 2]
+
+
+ARRIVALS = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from([1, 3, 8, 20, 60, 150])), min_size=1, max_size=14
+)
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(ARRIVALS, st.integers(1, 3))
+def test_every_prompt_is_computed_in_time(arrivals: list[tuple[int, int]], depth: int) -> None:
+    """Within twice the passes that all before it and itself take."""
+    situation = situation_of(max_plans_in_flight=depth)
+    begun: dict[int, tuple[int, int]] = {}
+    left: dict[int, int] = {}
+    done: dict[int, int] = {}
+    number = 0
+    due = [(handle, pause, length) for handle, (pause, length) in enumerate(arrivals)]
+    while due or left:
+        number += 1
+        while due and due[0][1] == 0:
+            handle, _, length = due.pop(0)
+            # What comes later may only have the other half of passes.
+            before = sum(left.values()) + length
+            situation.add(handle, [handle] * length, 1)
+            left[handle] = length
+            begun[handle] = number, before
+        if due:
+            due[0] = due[0][0], due[0][1] - 1, due[0][2]
+        if not left:
+            continue
+        tokens = step(situation)
+        # Passes are full while there is enough to compute.
+        assert sum(tokens.values()) == min(BUDGET, sum(left.values()))
+        for handle, count in tokens.items():
+            left[handle] -= count
+            if not left[handle]:
+                del left[handle]
+                done[handle] = number
+    for handle, (first, before) in begun.items():
+        passes = done[handle] - first + 1
+        # Each running prompt has one token of each pass, whatever its turn is.
+        assert passes <= math.ceil(before / ((BUDGET - len(arrivals)) / 2 + 1)) + 1
+    situation.settle()
+    situation.finish()
+
+
+@pytest.mark.parametrize(
+    ("stages", "num_requests", "sizes"),
+    # An odd row makes one stage wider, and one row leaves the other stages empty.
+    [(3, 6, [2, 2, 2]), (2, 5, [2, 3]), (3, 1, [1])],
+)
+def test_stages_share_the_rows_evenly(stages: int, num_requests: int, sizes: list[int]) -> None:
+    situation = Situation(num_pipeline_stages=stages, max_num_seqs=6, num_blocks=100)
+    for handle in range(num_requests):
+        situation.add(handle, [handle], 40)
+    situation.step()
+    for number in range(15):
+        situation.fill()
+        if number >= 10:
+            assert sorted(len(plan.slots) for plan in situation.sent) == sizes
+        situation.scheduler.prepare()
+        situation.answer()
+    assert situation.scheduler.stats.num_prescheduled > 0
+    situation.finish()

@@ -8,22 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array
+from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array, SchedulerStats
+from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.width.acceptance import (
     Acceptance,
     Calibration,
     expected_accepted,
-    should_use_speculation,
 )
 from optimist_scheduler.core.width.goodput import (
     LEAST_GAIN,
     DrafterRows,
+    KeyCosts,
     Thresholds,
     choose_drafter,
     choose_levels,
 )
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD, WINDOW_PRIOR
-from tests.scheduler.situation import ints
+from tests.scheduler.situation import config, ints
 
 rates = st.floats(0, 1, width=32)
 # Time at 1 token, and what each doubling adds.
@@ -35,11 +36,6 @@ curves = st.builds(
     st.integers(1, 5000),
     st.lists(st.integers(0, 3000), max_size=11),
 )
-
-
-def line(fixed_us: float, us_per_token: float) -> CostCurve:
-    sizes = [2**i for i in range(13)]
-    return CostCurve(sizes, [round(fixed_us + us_per_token * size) for size in sizes])
 
 
 # With a drafter.
@@ -101,30 +97,6 @@ def test_no_other_levels_bring_more_than_2_percent_more(case: Case) -> None:
     assert case.gain(chosen) >= 0
     if len({*case.drafter.rates.tolist()}) == len(chosen):
         assert case.gain(chosen) >= case.gain(case.every()).max() - LEAST_GAIN * passes - 1e-6
-
-
-@pytest.mark.parametrize("num_rows", [1, 16, 256])
-@pytest.mark.parametrize("rate", [0.4, 0.7, 0.95])
-@pytest.mark.parametrize("weight", [1.0, 8.0])
-@pytest.mark.parametrize("step_us", [0, 30, 200])
-def test_large_batches_of_equal_rows_draft_as_deep_as_is_best(
-    num_rows: int, rate: float, weight: float, step_us: int
-) -> None:
-    drafting = CostCurve(range(1, 9), [100 + step_us * depth for depth in range(8)])
-    case = Case([(rate, 8, True)] * num_rows, 0, line(1000, 4), weight, drafting)
-    uniform = np.repeat(np.arange(9, dtype=np.int32)[:, None], num_rows, axis=1)
-    assert case.gain(case.choose()) >= case.gain(uniform).max() - LEAST_GAIN * num_rows
-
-
-def test_a_row_whose_window_breaks_joins_those_that_draft_with_the_drafter() -> None:
-    rows: list[Row] = [(0.8, 4, False)] + [(0.8, 4, True)] * 8
-    drafting = CostCurve([1, 2, 4], [200, 200, 200])
-    assert Case(rows, 0, line(1000, 4), 1.0, drafting).choose()[0] > 0
-    slow = CostCurve([1, 2, 4], [90_000, 90_000, 90_000])
-    assert Case(rows, 0, line(1000, 4), 1.0, slow).choose().tolist() == [0] * 9
-    # If there are none, it is as if one came.
-    alone = Case([(0.8, 4, False)] * 2, 0, line(1000, 4), 1.0, drafting)
-    assert alone.choose().min() > 0
 
 
 # By what windows say of their chances, and how far that is believed.
@@ -215,34 +187,59 @@ def test_a_drafter_whose_time_brings_more_otherwise_drafts_for_nobody() -> None:
 # The rule of thumb for one source.
 
 
-@pytest.mark.parametrize(
-    ("question", "avg_accepted", "speedup"),
-    # Rate and number of drafts; times of a draft, of verification and of a plain pass.
-    [
-        # 0.8 + 0.64 + 0.512; (1 + 1.952) / (3 * 2 + 30) * 25
-        ((0.8, 3, 2.0, 30.0, 25.0), 1.952, 2.05),
-        # 0.5 + 0.25; (1 + 0.75) / (2 * 5 + 10) * 10
-        ((0.5, 2, 5.0, 10.0, 10.0), 0.75, 0.875),
-        ((1.0, 4, 0.0, 10.0, 10.0), 4.0, 5.0),
-        ((0.0, 4, 0.0, 10.0, 10.0), 0.0, 1.0),
-        ((0.9, 0, 1.0, 10.0, 10.0), 0.0, 1.0),
-    ],
-)
-def test_numbers_worked_out_by_hand(
-    question: tuple[float, int, float, float, float], avg_accepted: float, speedup: float
-) -> None:
-    crossover = should_use_speculation(*question)
-    assert float(crossover.avg_accepted) == pytest.approx(avg_accepted, abs=1e-6)
-    assert float(crossover.speedup) == pytest.approx(speedup, abs=1e-6)
+# 1 ms, and 10 us more per token.
+CURVE = CostCurve([1, 64], [1000, 1630])
+KEYS = KeyCosts(row_ns=2000.0, token_ns=50.0)
 
 
-def test_drafts_pay_once_what_is_accepted_exceeds_what_the_time_grows_by() -> None:
-    # One draft at rate a: 1 + a tokens in 1.5 times the time.
-    crossover = should_use_speculation([0.49, 0.51], 1, 2.0, 13.0, 10.0)
-    assert crossover.is_beneficial.tolist() == [False, True]
+def test_a_curve_has_the_keys_of_its_rows() -> None:
+    lengths, sizes = ints(100, 300), np.array([2, 10, 50])
+    expected = CURVE.cost(sizes) + 2000 * 400 + 50 * 200 * (sizes - 2)
+    np.testing.assert_allclose(KEYS.curve(CURVE, lengths).cost(sizes), expected)
+    # As much as is taken off what such passes took, where rows are as long as each other.
+    shares = ints(5, 5)
+    computed = ints(202, 202)
+    keys = KEYS.curve(CURVE, computed - 2).cost(10) - CURVE.cost(10)
+    assert KEYS.time(computed, shares) == pytest.approx(float(keys), rel=0.01)
 
 
-@given(st.floats(0, 1), st.integers(0, 64))
-def test_expected_accepted_is_the_sum_of_powers(rate: float, num_drafts: int) -> None:
-    powers = sum(rate**i for i in range(1, num_drafts + 1))
-    assert float(expected_accepted(rate, num_drafts)) == pytest.approx(powers, rel=1e-5, abs=1e-9)
+def test_long_rows_draft_less_than_short_ones() -> None:
+    """Drafts that are as likely as each other pay after few tokens, and not after many."""
+    rate, lengths = 2e-6, ints(100, 2000, 5000)
+    mean = float(lengths.mean())
+    thresholds = Thresholds(KEYS.curve(CURVE, lengths), KEYS.token_ns, mean)
+    hazards = np.arange(1, 21, dtype=np.float32) / 10
+
+    def count(depths: object) -> Int32Array:
+        limits = np.broadcast_to(np.asarray(depths, np.float32), 3)
+        return np.array([(hazards <= limit).sum() for limit in limits], np.int32)
+
+    worth = thresholds.choose(rate, 3, ints(20, 20, 20), count, lengths)
+    chances = np.exp(-hazards.astype(np.float64))
+    for length, number in zip(lengths.tolist(), worth.tolist(), strict=True):
+        cost = rate * (10_000 + KEYS.token_ns * length)
+        assert number == (chances > cost).sum(), length
+    assert len(set(worth.tolist())) == 3
+
+
+def test_passes_after_many_tokens_are_no_dearer_in_the_curve() -> None:
+    state = SchedulerState(
+        config(max_model_len=4096, num_blocks=512),
+        SchedulerStats(),
+        [(1, 1000), (64, 1630)],
+        (),
+        KEYS,
+    )
+    slots, tokens = np.array([0, 1]), ints(1, 1)
+    state.table.num_computed_tokens[:2] = 3000
+    state.table.num_tokens[:2] = 3000
+    took = round(float(CURVE.cost(2)) + 2 * 3000 * KEYS.row_ns)
+    for _ in range(50):
+        state.learn_costs(slots, tokens, 2, took)
+    assert float(state.costs_for(slots[:0]).cost(2)) == pytest.approx(
+        float(CURVE.cost(2)), rel=0.01
+    )
+    assert float(state.costs_for(slots).cost(2)) == pytest.approx(took, rel=0.01)
+    # A time that is less than what was timed for keys alone is no time of nothing.
+    state.learn_costs(slots, tokens, 2, 1000)
+    assert float(state.costs_for(slots[:0]).cost(2)) > 0

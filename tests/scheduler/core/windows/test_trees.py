@@ -7,24 +7,10 @@ import numpy as np
 import pytest
 
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.requests import state
 from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.results import check
 from optimist_scheduler.core.results.check import ResultError
-from optimist_scheduler.core.windows import slot_planes, slot_windows, window
 from optimist_scheduler.core.windows.window import Window
 from tests.scheduler.situation import Situation, run_plan, set_window, window_of
-
-
-@pytest.fixture(autouse=True, params=["as installed", "in Python"])
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs each test also with what runs where there is no compiler."""
-    if request.param == "in Python":
-        monkeypatch.setattr(slot_windows, "SlotPlanes", slot_planes.SlotPlanes)
-        monkeypatch.setattr(state, "WorkerWindows", slot_planes.WorkerWindows)
-        monkeypatch.setattr(window, "_READER", None)
-        monkeypatch.setattr(check, "IS_COMPILED", False)
-
 
 NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7, 4, -1)]
 VALUES = [0.8, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
@@ -72,8 +58,8 @@ def test_hazards_add_up_along_paths_and_no_step_is_certain() -> None:
     assert chain.find_hazards().tolist() == pytest.approx([np.log(2), 7 * np.log(10)])
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("at", [0, 1, 3, 7])
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("at", [0, 3])
 @pytest.mark.usefixtures("always_ahead")
 def test_an_alternative_that_agrees_becomes_the_window(at: int, depth: int) -> None:
     sizes: dict[str, Any] = {"num_blocks": 200, "max_model_len": 200, "max_num_batched_tokens": 64}
@@ -95,20 +81,6 @@ def test_an_alternative_that_agrees_becomes_the_window(at: int, depth: int) -> N
     # Without the alternative the rest would come one by one.
     assert finished.num_passes < 30
     assert finished.num_tokens_by_source[DraftSource.PREDICTION] > 30
-
-
-def test_of_a_request_that_rests_no_tree_is_left() -> None:
-    situation = Situation(num_speculative_tokens=5)
-    situation.add(0, [1, 2], 20, predicted_token_ids=[9] * 10)
-    assert set_window(situation.scheduler, "r0", window_of(0, NODES, VALUES))
-    situation.send()
-    core = situation.scheduler._state
-    slot, windows = int(core.running[0]), core.table.windows
-    assert windows.num_trees == 1
-    core.rest(slot)
-    assert windows.num_trees == core.table.window_end[slot] == 0
-    assert not windows.is_tree[slot]
-    situation.finish()
 
 
 # What results report of the windows that rows have drafted from.

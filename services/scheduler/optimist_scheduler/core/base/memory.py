@@ -75,18 +75,11 @@ class BlockPool:
         return self._tables[slot, : self.num_blocks[slot]]
 
     def allocate(self, slots: SlotArray, counts: Int32Array) -> Int32Array:
-        """Appends free blocks to the tables of `slots`; evicts cached ones only if it must.
+        """Appends free blocks to the tables of slots, `counts` to each; returns their ids.
 
-        What was matched and not taken yet may be among the evicted: take first.
-
-        `slots` has each at most once, `counts` the blocks of each.
-
-        Returns:
-            The ids, slot after slot [sum(counts)].
-
-        Raises:
-            MemoryError: There are not as many free blocks. Nothing has changed.
-            IndexError: A table would be longer than the longest sequence. Nothing has changed.
+        Cached ones are evicted only if it must be. What was matched and not taken yet may be among
+        them: take first. Raises MemoryError or IndexError, with nothing changed, if there are not
+        as many free blocks, or a table would be longer than the longest sequence.
         """
         # Most rows need none.
         rows = counts.nonzero()[0]
@@ -119,9 +112,8 @@ class BlockPool:
     def match(self, hashes: Sequence[bytes]) -> Int32Array:
         """Returns the cached blocks of the longest known beginning [num_matched].
 
-        Changes nothing of what is cached, not even what is evicted next.
-
-        `hashes` are those of the first blocks of a sequence, from `hash_blocks`.
+        `hashes` are those of the first blocks of a sequence. What is cached does not change, not
+        even what is evicted next.
         """
         ids: list[int] = []
         before = b""
@@ -141,12 +133,9 @@ class BlockPool:
         return len(ids) - int(np.count_nonzero(self._num_references.take(ids)))
 
     def take(self, slot: int, ids: Int32Array) -> None:
-        """Makes matched blocks the beginning of the table of a slot.
+        """Makes blocks from `match` the beginning of the table of a slot.
 
-        `ids` come from `match`, with no allocation since.
-
-        Raises:
-            ValueError: The slot has blocks, or one of `ids` is not cached. Nothing has changed.
+        Raises ValueError, with nothing changed, if the slot has blocks, or one is not cached.
         """
         if self.num_blocks[slot]:
             raise ValueError(f"slot {slot} has {self.num_blocks[slot]} blocks already")
@@ -165,15 +154,10 @@ class BlockPool:
     def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
         """Caches blocks of a slot; all their tokens are verified and computed.
 
-        A hash that another block is cached by stays with that one.
-
         They begin at `first_index` of its table; `hashes` are of its first blocks, up to the last
-        of these.
-
-        Raises:
-            IndexError: The table has not as many blocks. Nothing has changed.
-            ValueError: A block is cached by another hash: it was written to after it was full.
-                Nothing has changed.
+        of these. A hash that another block is cached by stays with that one. Raises IndexError or
+        ValueError, with nothing changed, if the table has not as many blocks, or one is cached by
+        another hash: it was written to after it was full.
         """
         end = len(hashes)
         self._check_indices(slot, first_index, end)
@@ -204,9 +188,6 @@ class BlockPool:
 
         They are those from `first_index` to `end` of its table, of which none is cached; `before`
         is the hash of the block before them, and `hash_all` computes those of all up to `end`.
-
-        Raises:
-            IndexError: The table has not as many blocks. Nothing has changed.
         """
         self._check_indices(slot, first_index, end)
         if before in self._unhashed:
@@ -243,12 +224,6 @@ class BlockPool:
         self._evictable.add(cached)
         if len(cached) < len(ids):
             self._push(ids[~is_cached])
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError unless every block is in one state, and the tables agree."""
-        self._check_tables()
-        self._check_states()
-        self._check_cache()
 
     def _check_indices(self, slot: int, first_index: int, end: int) -> None:
         if not 0 <= first_index <= end <= self.num_blocks[slot]:
@@ -298,43 +273,6 @@ class BlockPool:
         self._push(ids)
         self.num_evictions += number
 
-    def _check_tables(self) -> None:
-        lengths = np.arange(self._tables.shape[1]) < self.num_blocks[:, None]
-        if not np.array_equal(self._tables >= 0, lengths):
-            raise AssertionError("a table is longer or shorter than it is counted")
-        counts = np.bincount(self._tables[lengths], minlength=len(self._stack))
-        if not np.array_equal(counts, self._num_references):
-            raise AssertionError("a block is not referenced as often as tables name it")
-        for slot in range(len(self._tables)):
-            if len(set(self.table(slot).tolist())) != self.num_blocks[slot]:
-                raise AssertionError(f"slot {slot} names a block twice")
-
-    def _check_states(self) -> None:
-        stacked = self._stack[: self._num_stacked]
-        evictable = self._evictable.ids
-        referenced = np.flatnonzero(self._num_references)
-        blocks = np.sort(np.concatenate([stacked, evictable, referenced]))
-        if not np.array_equal(blocks, np.arange(len(self._stack))):
-            raise AssertionError("a block is lost, or in two states")
-        if self._is_cached[stacked].any() or not self._is_cached[evictable].all():
-            raise AssertionError("a block on the stack is cached, or an evictable one is not")
-
-    def _check_cache(self) -> None:
-        hash_of = {block: known for block, known in enumerate(self._hash_of) if known}
-        if {block: known for known, block in self._block_of.items()} != hash_of:
-            raise AssertionError("blocks and hashes disagree")
-        by_end = {int(run.blocks[-1]): run for run in self._unhashed.values()}
-        if by_end != self._unhashed_by_end:
-            raise AssertionError("blocks without a hash and their last ones disagree")
-        unhashed = {block for run in by_end.values() for block in run.blocks.tolist()}
-        if unhashed & set(hash_of):
-            raise AssertionError("a block has a hash, and is to get one")
-        if set(np.flatnonzero(self._is_cached).tolist()) != set(hash_of) | unhashed:
-            raise AssertionError("a block with a hash is not marked as cached, or one without is")
-        exposed = np.flatnonzero((self._num_references > 1) & ~self._is_cached)
-        if len(exposed):
-            raise AssertionError("a block that is not cached is shared")
-
 
 def hash_blocks(
     token_ids: Sequence[int] | Int32Array,
@@ -350,22 +288,9 @@ def hash_blocks(
     vLLM's method (automatic prefix caching); that the hash is a cryptographic one keeps anybody
     from building a prompt that meets the blocks of another.
 
-    Args:
-        token_ids: The sequence from its beginning [num_tokens].
-        block_size: Tokens per block.
-        salt: Sequences of different salts have no hash in common.
-        previous: Hashes of the first blocks, known already; they are not computed again.
-
-    Returns:
-        The hashes, those of `previous` first [num_tokens // block_size].
-
-    Raises:
-        ValueError: `previous` has more hashes than `token_ids` has full blocks.
-        OverflowError: A token id does not fit int32.
+    Those of the first blocks that are known already, `previous`, are not computed again.
     """
     num_full = len(token_ids) // block_size
-    if len(previous) > num_full:
-        raise ValueError(f"previous: {len(previous)} hashes, the tokens fill {num_full} blocks")
     hashes = list(previous)
     parent = hashes[-1] if hashes else sha256(salt.encode()).digest()
     new_token_ids = token_ids[len(hashes) * block_size : num_full * block_size]

@@ -7,7 +7,7 @@ is integers, so that a replay has the same.
 
 import numpy as np
 
-from optimist_scheduler.core.base.values import BoolArray, FloatArray, Int32Array
+from optimist_scheduler.core.base.values import BoolArray, Int32Array
 from optimist_scheduler.core.windows.window import Window
 
 TOKEN = 1024
@@ -90,12 +90,6 @@ def find_wait_gain(pass_ns: float) -> int:
     """Returns from which gain on a step may wait for windows: what a wait costs."""
     share = min(WAIT_NS / pass_ns, 0.5)
     return max(round(TOKEN * share / (1 - share)), LEAST_GAIN)
-
-
-def find_losses(gains: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Returns the part of a pass that rows lose without a window [num_rows]."""
-    losses: FloatArray = np.maximum(gains - otherwise, 0.0) / (1 + gains)
-    return losses
 
 
 def find_interval(num_rows: int) -> int:

@@ -81,10 +81,6 @@ class Pace:
         """Returns how many more tokens answers probably get, at least 1 each [num_answers].
 
         One that is longer than most of its kind is taken to get as many again.
-
-        Args:
-            num_tokens: Tokens that they have [num_answers].
-            most: Tokens that they may have at most [num_answers].
         """
         # Of whole numbers the exponent is the bit length.
         mean = np.maximum(np.minimum(self._find_means()[np.frexp(most)[1]], most), 1.0)

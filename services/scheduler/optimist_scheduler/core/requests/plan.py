@@ -14,16 +14,18 @@ _NO_NODES: Int32Array = np.empty(0, np.int32)
 
 @dataclass(slots=True)
 class Admission:
-    """A request that takes a slot, and its first row."""
+    """A waiting request for which there are a slot and blocks, and its first row if it gets one."""
 
     request: Request
-    token_ids: Int32Array
-    """Prompt and the output so far [num_tokens]."""
     cached_blocks: Int32Array
     """Blocks that hold its first tokens' KV already; the beginning of the block table."""
-    num_known_tokens: int
-    num_draft_tokens: int
-    num_new_blocks: int
+    num_blocks: int
+    """Free blocks that it takes, cached ones included."""
+    num_left_tokens: int
+    """Known tokens that are not cached."""
+    num_known_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_new_blocks: int = 0
     slot: int = NO_SLOT
     """NO_SLOT until the decision is carried out."""
 

@@ -202,19 +202,35 @@ def build_request(
 
 def _find_faults(new: NewRequest, config: EngineConfig) -> Iterator[str]:
     """Iterates over what is wrong with a request; each goes by what those before have not found."""
-    num_prompt_tokens = len(new.prompt_token_ids)
+    num_prompt_tokens, num_predicted = len(new.prompt_token_ids), len(new.predicted_token_ids)
     if not 0 < len(new.request_id) <= MAX_REQUEST_ID_LENGTH:
-        yield (
-            f"request_id: must have 1 to {MAX_REQUEST_ID_LENGTH} characters, "
-            f"not {len(new.request_id)}"
-        )
+        bounds = f"1 to {MAX_REQUEST_ID_LENGTH} characters"
+        yield f"request_id: must have {bounds}, not {len(new.request_id)}"
     if num_prompt_tokens == 0:
         yield "prompt_token_ids: must not be empty"
     if fault := find_length_fault(num_prompt_tokens + len(new.output_token_ids), config):
         yield fault
-    yield from _find_amount_faults(new)
-    yield from _find_option_faults(new, config)
-    yield from _find_prediction_faults(new)
+    for name, least in (("max_tokens", 1), ("min_tokens", 0), ("max_draft_tokens", 0)):
+        if (value := getattr(new, name)) is not None and value < least:
+            yield f"{name}: must be at least {least}, not {value}"
+    if new.max_tokens <= len(new.output_token_ids):
+        bound = f"must be fewer than max_tokens ({new.max_tokens})"
+        yield f"output_token_ids: {bound}, not {len(new.output_token_ids)}"
+    if num_predicted > MAX_PREDICTED_TOKENS:
+        bound = f"must be at most {MAX_PREDICTED_TOKENS} tokens"
+        yield f"predicted_token_ids: {bound}, not {num_predicted}"
+    if fault := _find_counts_fault(new.num_predicted_tokens, num_predicted):
+        yield f"num_predicted_tokens: {fault}"
+    yield from _find_value_faults(new, config)
+
+
+def _find_value_faults(new: NewRequest, config: EngineConfig) -> Iterator[str]:
+    if abs(new.priority) > MAX_PRIORITY:
+        yield f"priority: must be from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {new.priority}"
+    if new.priority and config.policy != "priority":
+        yield f"priority: must be 0 with the policy {config.policy}, not {new.priority}"
+    if len(new.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
+        yield f"cache_salt: must be at most {MAX_CACHE_SALT_BYTES} bytes"
     for name in ("prompt_token_ids", "predicted_token_ids", "stop_token_ids", "output_token_ids"):
         if not _in_vocabulary(getattr(new, name), config.vocab_size):
             yield f"{name}: must be from 0 to {config.vocab_size - 1}"
@@ -222,58 +238,26 @@ def _find_faults(new: NewRequest, config: EngineConfig) -> Iterator[str]:
         yield f"sampling.{fault}"
 
 
-def _find_amount_faults(new: NewRequest) -> Iterator[str]:
-    if new.max_tokens < 1:
-        yield f"max_tokens: must be at least 1, not {new.max_tokens}"
-    if new.min_tokens < 0:
-        yield f"min_tokens: must be at least 0, not {new.min_tokens}"
-    if new.max_tokens <= len(new.output_token_ids):
-        yield (
-            f"output_token_ids: must be fewer than max_tokens ({new.max_tokens}), "
-            f"not {len(new.output_token_ids)}"
-        )
-
-
-def _find_prediction_faults(new: NewRequest) -> Iterator[str]:
-    num_tokens, counts = len(new.predicted_token_ids), new.num_predicted_tokens
-    if num_tokens > MAX_PREDICTED_TOKENS:
-        yield (
-            f"predicted_token_ids: must be at most {MAX_PREDICTED_TOKENS} tokens, not {num_tokens}"
-        )
+def _find_counts_fault(counts: Sequence[int], num_tokens: int) -> str | None:
+    """Returns why predictions cannot have so many tokens each; None if they can."""
     if len(counts) > MAX_PREDICTIONS:
-        yield f"num_predicted_tokens: must be at most {MAX_PREDICTIONS}, not {len(counts)}"
+        return f"must be at most {MAX_PREDICTIONS}, not {len(counts)}"
     if any(count < 1 for count in counts):
-        yield f"num_predicted_tokens: each must be at least 1, not {min(counts)}"
+        return f"each must be at least 1, not {min(counts)}"
     if counts and sum(counts) != num_tokens:
-        yield (
-            f"num_predicted_tokens: must add up to the {num_tokens} predicted_token_ids, "
-            f"not to {sum(counts)}"
-        )
-
-
-def _find_option_faults(new: NewRequest, config: EngineConfig) -> Iterator[str]:
-    if abs(new.priority) > MAX_PRIORITY:
-        yield f"priority: must be from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {new.priority}"
-    if new.priority and config.policy != "priority":
-        yield f"priority: must be 0 with the policy {config.policy}, not {new.priority}"
-    if len(new.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
-        yield f"cache_salt: must be at most {MAX_CACHE_SALT_BYTES} bytes"
-    if new.max_draft_tokens is not None and new.max_draft_tokens < 0:
-        yield f"max_draft_tokens: must be at least 0, not {new.max_draft_tokens}"
+        return f"must add up to the {num_tokens} predicted_token_ids, not to {sum(counts)}"
+    return None
 
 
 def find_length_fault(num_tokens: int, config: EngineConfig) -> str | None:
     """Returns why a prompt of `num_tokens` leaves no room for one more token; None if it does."""
-    if num_tokens >= config.max_model_len:
-        return (
-            f"prompt_token_ids: must be at most {config.max_model_len - 1} tokens "
-            f"for this model, not {num_tokens}"
-        )
-    if num_tokens >= config.kv_capacity_tokens:
-        return (
-            f"prompt_token_ids: must be at most {config.kv_capacity_tokens - 1} tokens "
-            f"for the KV memory of the worker, not {num_tokens}"
-        )
+    for longest, where in (
+        (config.max_model_len, "this model"),
+        (config.kv_capacity_tokens, "the KV memory of the worker"),
+    ):
+        if num_tokens >= longest:
+            bound = f"must be at most {longest - 1} tokens for {where}"
+            return f"prompt_token_ids: {bound}, not {num_tokens}"
     return None
 
 

@@ -196,8 +196,9 @@ class SchedulerState:
             self.logprob_slots.add(slot)
         if request.wants_prediction_positions:
             self.position_slots.add(slot)
-        widths = self.widths.admit(slot, request.max_draft_tokens, uses_lookup=request.uses_lookup)
-        self.table.draft_width[slot], self.table.drafter_width[slot] = widths
+        self.table.draft_width[slot] = most = request.max_draft_tokens
+        width = self.widths.admit(slot, most, uses_lookup=request.uses_lookup)
+        self.table.drafter_width[slot] = width
         index = bisect(self._running_order, request.order)
         self._running_order.insert(index, request.order)
         self.running = np.concatenate([self.running[:index], [slot], self.running[index:]])
@@ -241,11 +242,7 @@ class SchedulerState:
         self.running = np.array([slot for _, slot in sorted(orders)], np.int64)
 
     def set_window(self, request: Request, window: Window) -> bool:
-        """Replaces a request's window.
-
-        Returns:
-            False if it does not go on with the output, or the request rests on.
-        """
+        """Replaces a request's window; False if it is no such, or the request rests on."""
         slot, has_slot = request.slot, request.slot != NO_SLOT
         is_resting = rests(int(self.table.gain[slot]) if has_slot else request.gain)
         if is_resting or not has_slot:
@@ -294,7 +291,7 @@ class SchedulerState:
         curve = self.key_costs.curve(self._costs, lengths)
         self._set_wait_gain(curve.cost_of(len(slots)))
         drafting = (table.window_end.take(slots) > lengths) & (table.yields.take(slots) == 0)
-        widths = self.widths.choose(
+        table.drafter_width[slots] = self.widths.choose(
             slots,
             drafting,
             base_tokens,
@@ -304,7 +301,6 @@ class SchedulerState:
             self.key_costs.token_ns,
             float(lengths.mean()) if self.key_costs else 0.0,
         )
-        table.draft_width[slots], table.drafter_width[slots] = widths
 
     def _set_wait_gain(self, pass_ns: float) -> None:
         is_paying = self.config.proposer_wait == "paying"
@@ -451,18 +447,3 @@ class SchedulerState:
             request.block_hashes = hash_blocks(
                 token_ids, self.config.block_size, request.cache_salt, request.block_hashes
             )
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError if the parts contradict each other."""
-        self.blocks.check_integrity()
-        self.table.check_integrity()
-        running = set(self.running.tolist())
-        for slot, request in enumerate(self.table.requests):
-            status = self.table.status[slot]
-            if request is None:
-                if self.blocks.num_blocks[slot] or status != SlotStatus.FREE:
-                    raise AssertionError(f"slot {slot} is free and holds something")
-            elif (slot in running) != (status == SlotStatus.RUNNING):
-                raise AssertionError(f"slot {slot}: {request.request_id} has status {status}")
-        if any(request.slot != NO_SLOT for request in self.waiting.requests):
-            raise AssertionError("a waiting request has a slot")

@@ -55,10 +55,6 @@ class WaitingQueue:
         """Lets requests that were overtaken and waited for too long go before all others.
 
         Returns how many they are.
-
-        Args:
-            now: The time, in seconds.
-            patience: The longest wait, in seconds.
         """
         starved = [
             request
@@ -285,7 +281,7 @@ class RequestTable(Rows):
         request.slot = NO_SLOT
         self.requests[slot] = None
         self.num_followed -= request.is_followed
-        self.windows.remove(slot)
+        self.windows.planes.remove(slot)
         self.status[slot] = SlotStatus.FREE
         self.generation[slot] += 1
         self.version[slot] += 1
@@ -300,7 +296,7 @@ class RequestTable(Rows):
         """
         before = int(self.window_end[slot])
         if window is None:
-            self.windows.remove(slot)
+            self.windows.planes.remove(slot)
             self.window_end[slot] = end = 0
         elif (end := self._set_window(slot, window)) == NO_PATH:
             return False
@@ -319,25 +315,3 @@ class RequestTable(Rows):
         if end != NO_PATH:
             self.window_end[slot] = end
         return end
-
-    def check_integrity(self) -> None:
-        """Raises AssertionError if columns, requests and free slots contradict each other."""
-        taken = {slot for slot, request in enumerate(self.requests) if request is not None}
-        if taken & set(self._free_slots) or len(taken) + self.num_free_slots != len(self.requests):
-            raise AssertionError(f"slots {sorted(taken)} taken, {self._free_slots} free")
-        for slot in taken:
-            self._check_slot(slot)
-
-    def _check_slot(self, slot: int) -> None:
-        rows = self.gather(np.array([slot], np.int64))
-        if self.request(slot).slot != slot or self.status[slot] == SlotStatus.FREE:
-            raise AssertionError(f"slot {slot} does not fit {self.request(slot).request_id}")
-        placeholders = int(rows.num_output_placeholders[0])
-        num_verified = int(rows.num_computed_tokens[0]) - placeholders
-        in_flight = int(rows.num_plans_in_flight[0]), int(self.num_in_flight_tokens[slot])
-        if min(placeholders, *in_flight, int(rows.num_emits_in_flight[0])) < 0 or (
-            self.status[slot] != SlotStatus.ENDED and num_verified > rows.num_tokens[0] - 1
-        ):
-            raise AssertionError(f"slot {slot}: {rows}, {in_flight[1]} tokens in flight")
-        if rows.num_plans_in_flight[0] == 0 and (placeholders or in_flight[1]):
-            raise AssertionError(f"slot {slot}: {rows}, with nothing in flight")

@@ -200,10 +200,6 @@ def _check_logprobs(
     """Raises unless log-probabilities can be of the rows that they are reported for.
 
     Those of requests that want none, or are over, are not looked at.
-
-    Raises:
-        ResultError: They are of no row.
-        WrongRowsError: They cannot be of theirs.
     """
     of_slots = {slot: row for row, slot in enumerate(step.slots.tolist())}
     faults: dict[int, str] = {}
@@ -224,11 +220,7 @@ def _check_logprobs(
 def _leave_out(
     state: SchedulerState, step: Plan, result: StepResult, faults: Mapping[int, str]
 ) -> StepResult:
-    """Returns a result in which rows that are wrong or have failed brought nothing.
-
-    Raises:
-        ResultError: Which of the accepted nodes are theirs is not known.
-    """
+    """Returns a result in which rows that are wrong or have failed brought nothing."""
     stays = ~np.isin(step.slots, list(result.errors))
     wrong = list(faults)
     stays[wrong] = False
@@ -271,12 +263,7 @@ def _keep_nodes(
 def find_draft_nodes(
     state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult
 ) -> DraftNodes:
-    """Returns the nodes of drafts, which are as many as planned.
-
-    Raises:
-        ResultError: A column has another length than it must.
-        WrongRowsError: Rows have nodes that are not those of the windows that the worker has.
-    """
+    """Returns the nodes of drafts, which are as many as planned."""
     nodes, positions = _find_window_nodes(state, step, result)
     draft_positions, num_accepted = result.draft_positions, result.num_accepted_tokens
     if len(draft_positions) == 0:

@@ -29,12 +29,9 @@ MISSING = "the worker did not report the log-probabilities of this request"
 def report_logprobs(
     state: SchedulerState, step: Plan, new: NewTokens, alive: BoolArray, result: StepResult
 ) -> tuple[list[ReportedLogprobs], dict[int, str]]:
-    """Returns the log-probabilities of the tokens that are delivered.
+    """Returns the log-probabilities that are delivered, and by slot what requests lack of them.
 
     Each position of a prompt is reported once, in order, also where it is computed again.
-
-    Returns:
-        What is reported, and by slot what is wrong with requests that lack what they want.
     """
     reported: list[ReportedLogprobs] = []
     wrong: dict[int, str] = {}

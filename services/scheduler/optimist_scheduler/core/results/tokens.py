@@ -105,13 +105,7 @@ def _find_first(numbers: Int32Array, kept: Int32Array) -> BoolArray:
 
 
 def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None:
-    """Returns which of a request's new tokens ends it, if one does.
-
-    Args:
-        request: The request.
-        length: Tokens that it had before, prompt and output.
-        token_ids: The new ones.
-    """
+    """Returns which of a request's new tokens ends it, if one does."""
     for index, token_id in enumerate(token_ids):
         if token_id in request.stop_token_ids and length + index + 1 >= request.min_length:
             return index
@@ -163,7 +157,7 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     """
     table, slots, starts = state.table, new.slots, new.starts
     firsts = table.windows.find_first_hazards(slots, starts)
-    inside, num_agreed, estimated, lost = table.windows.follow(
+    inside, num_agreed, estimated, lost = table.windows.planes.follow(
         slots, starts, new.num_tokens, new.token_ids, table.window_end
     )
     for slot in lost:

@@ -19,19 +19,6 @@ MAX_CANDIDATES = 64
 
 
 @dataclass(slots=True)
-class Candidate:
-    """A waiting request for which there are a slot and blocks."""
-
-    request: Request
-    cached_blocks: Int32Array
-    """Blocks that hold its first tokens' KV already."""
-    num_blocks: int
-    """Free blocks that it takes, cached ones included."""
-    num_left_tokens: int
-    """Known tokens that are not cached."""
-
-
-@dataclass(slots=True)
 class PlannedRows:
     """Running rows; one with no known token does not run."""
 
@@ -65,16 +52,9 @@ def plan_rows(
     slots: SlotArray,
     budget: int,
     num_free: int,
-    candidates: Sequence[Candidate] = (),
+    candidates: Sequence[Admission] = (),
 ) -> PlannedRows | None:
-    """Plans running rows; None if the free blocks do not hold their known tokens.
-
-    Args:
-        slots: Running slots, the most urgent first.
-        budget: Tokens that the rows and the candidates may have, at least one for each row.
-        num_free: Blocks that the rows may have.
-        candidates: Waiting requests that share the budget.
-    """
+    """Plans running rows; None if the free blocks do not hold their known tokens."""
     rows = state.table.gather(slots)
     known, drafts, num_tokens, shares = _share_budget(state, slots, rows, budget, candidates)
     end = rows.num_computed_tokens + known
@@ -119,7 +99,7 @@ def _share_budget(
     slots: SlotArray,
     rows: Rows,
     budget: int,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Admission],
 ) -> tuple[Int32Array, Int32Array, int, list[int]]:
     """Returns known tokens and drafts per row, their sum, and known tokens per candidate.
 
@@ -181,7 +161,7 @@ def _choose_drafts(
             slots,
             total,
             most,
-            lambda hazards: windows.count_within(slots, assumed, most, hazards),
+            lambda hazards: windows.planes.count_worth(slots, assumed, most, hazards),
             assumed,
             windows.find_first_hazards(slots, assumed),
         )
@@ -202,11 +182,6 @@ def share_prompts(
     that those before it and itself take. The other half goes to the shortest among the most urgent
     ones, so that a short one does not wait for all of a long one. Of equal ones the first is
     computed to its end first, and others find its beginning in the prefix cache.
-
-    Args:
-        quota: The tokens.
-        orders: See `Request.order` [num_prompts].
-        lengths: Tokens that are still to be computed of each [num_prompts].
     """
     if sum(lengths) <= quota:
         return list(lengths)
@@ -301,14 +276,14 @@ def _fit_drafts(
     return np.minimum(drafts, room + granted * block_size).astype(np.int32), granted
 
 
-def find_candidates(state: SchedulerState) -> list[Candidate]:
+def find_candidates(state: SchedulerState) -> list[Admission]:
     """Returns the first waiting requests as far as slots and blocks go.
 
     A request gets the blocks of all its known tokens at once, so that no prefill is begun that
     cannot end. Each running row keeps one free block in reserve: without it, an admission would
     often be preempted by the next decode step.
     """
-    config, candidates = state.config, list[Candidate]()
+    config, candidates = state.config, list[Admission]()
     num_free, most = state.blocks.num_free, min(state.table.num_free_slots, MAX_CANDIDATES)
     for request in state.admissible:
         if len(candidates) == most:
@@ -320,13 +295,13 @@ def find_candidates(state: SchedulerState) -> list[Candidate]:
         if num_free < len(state.running) + len(candidates):
             break
         num_left = num_tokens - len(cached) * config.block_size
-        candidates.append(Candidate(request, cached, num_blocks, num_left))
+        candidates.append(Admission(request, cached, num_blocks, num_left))
     return candidates
 
 
 def admit(
     state: SchedulerState,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Admission],
     shares: Sequence[int],
     budget: int,
     num_free: int,
@@ -337,24 +312,26 @@ def admit(
     """
     config, admitted = state.config, list[Admission]()
     num_for_drafts = max(budget - sum(shares), int((1 - config.prefill_share) * budget))
-    for number, (candidate, share) in enumerate(zip(candidates, shares, strict=True)):
-        request, cached = candidate.request, candidate.cached_blocks
-        num_free -= candidate.num_blocks
+    for number, (each, share) in enumerate(zip(candidates, shares, strict=True)):
+        num_free -= each.num_blocks
         num_spare = num_free - len(state.running) - number
         if num_spare < 0:
             break
-        known, drafts, num_tokens = min(share, budget), 0, len(request.token_ids)
+        known, drafts = min(share, budget), 0
         if not known:
             continue
         budget -= known
         # After a prompt that is not computed to its end there is nothing to verify.
-        if known == candidate.num_left_tokens:
-            drafts = _count_drafts(state, request, min(num_for_drafts, budget), num_spare)
+        if known == each.num_left_tokens:
+            drafts = _count_drafts(state, each.request, min(num_for_drafts, budget), num_spare)
         budget -= drafts
         num_for_drafts -= drafts
-        num_new = config.num_blocks_for(num_tokens + drafts) - len(cached)
-        num_free -= num_new - (config.num_blocks_for(num_tokens) - len(cached))
-        admitted.append(Admission(request, request.token_ids, cached, known, drafts, num_new))
+        num_tokens = len(each.request.token_ids)
+        num_blocks = config.num_blocks_for(num_tokens + drafts)
+        num_free -= num_blocks - config.num_blocks_for(num_tokens)
+        each.num_known_tokens, each.num_draft_tokens = known, drafts
+        each.num_new_blocks = num_blocks - len(each.cached_blocks)
+        admitted.append(each)
     return admitted
 
 

@@ -72,12 +72,9 @@ class Thresholds:
     """
 
     def __init__(self, curve: CostCurve, key_ns: float = 0.0, mean_length: float = 0.0) -> None:
-        """Takes what is known at present.
+        """Takes the time of a pass by its tokens, of rows whose lengths have a mean.
 
-        Args:
-            curve: Time of a pass by its tokens, of rows whose lengths have a mean.
-            key_ns: What a draft takes longer for each token that its row has more than that.
-            mean_length: That mean, in tokens.
+        A draft takes `key_ns` longer for each token that its row has more than that.
         """
         self._curve, self._key_ns, self._mean_length = curve, key_ns, mean_length
         self._tokens = [*map(int, curve.knots), HORIZON]
@@ -106,12 +103,8 @@ class Thresholds:
         The curve counts as its lower convex hull from `num_tokens` on as far as there are drafts:
         to stop where tokens are dear is no good if they are cheap again after that.
 
-        Args:
-            rate: See the class.
-            num_tokens: See the class.
-            most: Drafts that each row has [num_rows].
-            count: Returns how many of them have at most a given hazard, of all rows or of each.
-            lengths: Tokens of each row, which its drafts attend to; None: as in the mean.
+        `count` returns how many of them have at most a given hazard, of all rows or of each;
+        `lengths` are the tokens of each row, which its drafts attend to, None as in the mean.
         """
         extra = None
         if lengths is not None and self._key_ns:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -31,15 +31,6 @@ PROBE_SHARE = 8
 """Of the rows for which the drafter is off, one in so many is probed at a time."""
 PROBE_LOSS = 0.01
 """Share of the time that probes of the drafter may take."""
-
-
-class Widths(NamedTuple):
-    """Most drafts of the next passes [num_rows]."""
-
-    windows: Int32Array
-    """From the window; by goodput, what `DraftWidths.choose_paying` leaves of it."""
-    drafter: Int32Array
-    """From the worker's drafter, all branches of a tree together."""
 
 
 class DraftWidths:
@@ -71,19 +62,17 @@ class DraftWidths:
         """Rows for which the drafter drafts a level to find out, since the last choice."""
         self._first_levels = drafter.max_depth if drafter else 0
 
-    def admit(self, slot: int, limit: int, *, uses_lookup: bool = True) -> tuple[int, int]:
+    def admit(self, slot: int, limit: int, *, uses_lookup: bool = True) -> int:
         """Starts a request that may have up to `limit` drafts a pass; 0 turns them off for it.
 
-        Returns:
-            What it may draft to begin with, from its window and from the drafter, which may be a
-            lookup that it does not use.
+        Returns what it may draft with the drafter, which may be a lookup that it does not use.
         """
         self.limits[slot] = limit
         self.windows.reset(slot)
         if self._drafter is not None:
             self._level_limits[slot] = self._most_levels(limit, uses_lookup=uses_lookup)
             self.levels.reset(slot)
-        return limit, self._first_of_drafter(limit, uses_lookup=uses_lookup)
+        return self._first_of_drafter(limit, uses_lookup=uses_lookup)
 
     def first(self, limit: int, num_nodes: int, *, uses_lookup: bool, may_wait: bool) -> int:
         """Returns how much is drafted beside the end of a request's prompt.
@@ -114,16 +103,9 @@ class DraftWidths:
         lengths: Int32Array,
         firsts: Float32Array,
     ) -> Int32Array:
-        """Returns how many drafts of windows pay in a pass [num_rows].
+        """Returns how many drafts of windows pay in a pass; see `Thresholds.choose` [num_rows].
 
-        Args:
-            slots: The rows' [num_rows].
-            num_tokens: Tokens of the pass without drafts.
-            most: Drafts that each row has [num_rows].
-            count: Returns how many of them have at most a hazard that is given for each row, by
-                what the windows say [num_rows].
-            lengths: Tokens of the rows, which drafts attend to [num_rows].
-            firsts: Hazard of the first of them, by what the windows say [num_rows].
+        `count` takes hazards as windows say them, and `firsts` is that of each row's first draft.
         """
         find_said = self.windows.inverse(slots, firsts)
         return self._thresholds.choose(
@@ -171,28 +153,19 @@ class DraftWidths:
         choice: int,
         key_ns: float = 0.0,
         mean_length: float = 0.0,
-    ) -> Widths:
-        """Returns the most drafts per row, 0 to the request's limit.
+    ) -> Int32Array:
+        """Takes what passes cost; returns the most drafts of the drafter per row [num_rows].
 
-        Args:
-            slots: The rows that emit a token in a pass [num_rows].
-            drafting: Whether a row has a window to draft from. One that has not drafts with the
-                drafter if there is one. What it does not draft from costs nothing; its width is for
-                when it does, judged by what is known of it [num_rows].
-            base_tokens: Tokens of the pass without drafts.
-            curve: Time of a pass by its tokens.
-            drafter_curve: Time of the drafter by the largest level of a pass.
-            choice: Number of the choice, which decides whose turn it is to be probed.
-            key_ns: See `Thresholds`.
-            mean_length: See `Thresholds`.
+        Rows that are `drafting` have a window, and leave the drafter to the others. A pass has
+        `base_tokens` without drafts. The number of the choice decides who is probed.
         """
         limits = self.limits[slots]
         if not self.counts_costs:
-            return Widths(limits, self._count_tokens(self._level_limits[slots], limits))
+            return self._count_tokens(self._level_limits[slots], limits)
         self.windows.refresh(slots)
         self._thresholds = Thresholds(curve, key_ns, mean_length)
         if not self.may_use_drafter(slots):
-            return Widths(limits, np.zeros_like(limits))
+            return np.zeros_like(limits)
         rows = self._find_drafter_rows(slots, self._level_limits[slots], drafter_curve)
         rate = self._find_rate(len(slots))
         levels = choose_levels(rows, ~drafting, rate, base_tokens, curve)
@@ -203,7 +176,7 @@ class DraftWidths:
         is_probed = _find_probed(len(slots), base_tokens, curve, rows, choice)
         self._is_probed[slots] = is_probed
         levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
-        return Widths(limits, self._count_tokens(levels, limits))
+        return self._count_tokens(levels, limits)
 
     def choose_drafter(
         self,
@@ -216,14 +189,8 @@ class DraftWidths:
     ) -> tuple[Int32Array, BoolArray]:
         """Returns what a drafter with a model may draft for rows, and which windows yield to it.
 
-        Args:
-            slots: The rows' [num_rows].
-            widths: What it may draft at present [num_rows].
-            has_window: Whether a row has a window to draft from [num_rows].
-            hazards: Hazards that windows say of what comes next, cumulated and infinite beyond
-                their ends [num_rows, most drafts].
-            curve: Time of the drafter by the largest level of a pass.
-            num_rows: Rows of the next pass, those that wait for a slot with them.
+        `widths` are what it may draft at present, `num_rows` the rows of the next pass, those that
+        wait for a slot with them; see `goodput.choose_drafter` for the others.
         """
         if self._drafter is None:
             raise ValueError("there is no drafter to choose for")

@@ -149,7 +149,10 @@ class SlotPlanes:
     def count_worth(
         self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
     ) -> Int32Array:
-        """See `WindowPlanes.count_within`."""
+        """Returns how many drafts have at most a given hazard [num_rows].
+
+        All drafts are inside the likeliest path, except those of trees.
+        """
         cells, hazards = slots * self._expected.shape[1] + lengths, self._hazards_before
         # Of trees, drafts may be more than there are positions; what is in flight may be assumed to
         # go on past the longest sequence.

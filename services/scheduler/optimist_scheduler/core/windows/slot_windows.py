@@ -5,7 +5,6 @@ import numpy as np
 from optimist_aligner import IS_COMPILED
 from optimist_scheduler.core.base.values import Float32Array, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.windows import slot_planes
-from optimist_scheduler.core.windows.slot_planes import Followed
 from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, Window
 
 if IS_COMPILED:
@@ -39,7 +38,7 @@ class WindowPlanes:
         """Cumulated hazards of the nodes of trees, never falling; infinite after the last
         [max_num_seqs, MAX_TREE_DRAFTS]."""
         self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
-        self._planes = SlotPlanes(
+        self.planes = SlotPlanes(
             token_ids,
             self.expected,
             self.hazards_before,
@@ -47,11 +46,12 @@ class WindowPlanes:
             self.is_tree,
             self.num_side_nodes,
         )
+        """The sequences and all of the above, which only these change."""
 
     @property
     def num_trees(self) -> int:
         """Slots whose window is more than its likeliest path."""
-        return len(self._planes)
+        return len(self.planes)
 
     def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
         """Returns where positions of sequences lie in the planes, or in their tokens, flattened."""
@@ -62,22 +62,7 @@ class WindowPlanes:
     def set(self, slot: int, window: Window, start: int, length: int) -> int:
         """Replaces the window of a slot; see `SlotPlanes.set`."""
         tree, hazards = window.tree, window.find_hazards()
-        return self._planes.set(slot, tree.token_ids, tree.parents, hazards, start, length)
-
-    def remove(self, slot: int) -> None:
-        """Forgets the window of a slot."""
-        self._planes.remove(slot)
-
-    def follow(
-        self,
-        slots: SlotArray,
-        starts: Int32Array,
-        counts: Int32Array,
-        token_ids: Int32Array,
-        window_ends: Int32Array,
-    ) -> Followed:
-        """Appends new tokens to sequences, and follows them; see `SlotPlanes.follow`."""
-        return Followed(*self._planes.follow(slots, starts, counts, token_ids, window_ends))
+        return self.planes.set(slot, tree.token_ids, tree.parents, hazards, start, length)
 
     def find_first_hazards(self, slots: SlotArray, lengths: Int32Array) -> Float32Array:
         """Returns the hazard of what comes next on likeliest paths [num_rows]."""
@@ -103,12 +88,3 @@ class WindowPlanes:
             hazards[rows, :MAX_TREE_DRAFTS] = self._node_hazards[slots[rows], :most]
             hazards[rows, MAX_TREE_DRAFTS:] = np.inf
         return hazards
-
-    def count_within(
-        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, most: Float32Array
-    ) -> Int32Array:
-        """Returns how many drafts have at most a given hazard [num_rows].
-
-        All drafts are inside the likeliest path, except those of trees.
-        """
-        return self._planes.count_worth(slots, lengths, drafts, most)

@@ -67,10 +67,6 @@ class Window:
         """Returns what is expected after a sequence, with chances given that sequence.
 
         None if the sequence has not reached the window, or is no path of it.
-
-        Args:
-            token_ids: Prompt and output [num_tokens].
-            num_prompt_tokens: How many of them are prompt.
         """
         start = num_prompt_tokens + self.base
         if len(token_ids) < start:
