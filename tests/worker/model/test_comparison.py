@@ -14,9 +14,7 @@ from tests.models.sweep import EQUAL, REFUSED, try_kind
     [
         "stablelm with norms of heads",
         "phimoe with a window as long as its texts",
-        "mixtral with a window",
         "opt",
-        "gemma4_text",
     ],
 )
 def test_kinds_on_the_attention_interface_have_the_text_of_transformers(name: str) -> None:
