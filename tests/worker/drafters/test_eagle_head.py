@@ -13,8 +13,9 @@ from torch.nn import functional
 from transformers import AttentionInterface, LlamaConfig, LlamaModel
 
 from optimist_common.errors import SetupError
+from optimist_training.drafters.heads import save_eagle
 from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool, LayerSpec
-from optimist_worker.drafters.heads.eagle import load_eagle, save_eagle
+from optimist_worker.drafters.heads.eagle import load_eagle
 from optimist_worker.model.model import Model, load_model
 
 HIDDEN, INNER, HEADS, KV_HEADS, DIM = 64, 48, 4, 2, 16

@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from torch.nn.functional import linear, silu
 
 from optimist_common.errors import SetupError
-from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa, save_medusa
+from optimist_training.drafters.heads import save_medusa
+from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa
 
 HEADS, LAYERS, HIDDEN, VOCAB = 3, 2, 24, 40
 CPU = torch.device("cpu")
