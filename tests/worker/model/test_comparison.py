@@ -6,6 +6,7 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from optimist_worker.model.comparison import compare_kind
+from optimist_worker.model.source import ModelSource
 from tests.models.sweep import EQUAL, REFUSED, try_kind
 
 
@@ -50,4 +51,4 @@ def test_kinds_that_compute_otherwise_are_refused_in_one_line(name: str, reason:
     ],
 )
 def test_a_large_config_is_compared_by_a_small_model(kind: str, fields: dict[str, Any]) -> None:
-    compare_kind(kind, "--model", CONFIG_MAPPING[kind](**fields))
+    compare_kind(ModelSource(kind, "--model", CONFIG_MAPPING[kind](**fields)))

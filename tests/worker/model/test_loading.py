@@ -19,13 +19,13 @@ from optimist_worker.model.linear import PanelLinear
 from optimist_worker.model.loading import (
     choose_device,
     choose_dtype,
-    load_config,
     load_weights,
     make_dummy_weights,
     take_device,
 )
 from optimist_worker.model.memory import plan_memory
 from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.source import ModelSource, read_source
 from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import FAMILIES, tiny_checkpoint
 from tests.stack import BUNDLED_MODEL
@@ -103,12 +103,12 @@ def test_dummy_weights_need_only_a_config(family: str, tmp_path: Path) -> None:
 
 
 def test_dummy_weights_follow_from_their_seed_alone(config_only: Path) -> None:
-    config = load_config(str(config_only), "--model")
+    source = read_source(str(config_only), "--model")
     made = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         state = torch.random.get_rng_state()
-        made.append(make_dummy_weights("name", "--model", config, torch.float32, CPU))
+        made.append(make_dummy_weights(source, torch.float32, CPU))
         assert torch.equal(torch.random.get_rng_state(), state)
     for one, other in zip(*(module.parameters() for module in made), strict=True):
         assert torch.equal(one, other)
@@ -167,10 +167,10 @@ def test_impossible_sizes_are_refused(options: dict[str, int], words: str, model
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
-def config_with(**fields: object) -> Any:
+def source_with(**fields: object) -> ModelSource:
     config = SimpleNamespace(**fields)
     config.get_text_config = lambda: config
-    return config
+    return ModelSource("name", "--model", config)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,7 @@ def test_a_device_that_is_there_is_taken(
 def test_weights_go_straight_to_their_device(llama_path: Path) -> None:
     """On the meta device nothing has a value, so nothing has been held on the host."""
     meta = torch.device("meta")
-    config = load_config(str(llama_path), "--model")
-    module = load_weights(str(llama_path), "--model", config, torch.float32, meta)
+    module = load_weights(read_source(str(llama_path), "--model"), torch.float32, meta)
     assert {each.device for each in module.state_dict().values()} == {meta}
 
 
@@ -223,11 +222,12 @@ def test_weights_go_straight_to_their_device(llama_path: Path) -> None:
 def test_a_dtype_that_is_set_goes_and_auto_takes_the_models_own_on_a_gpu(
     name: str, device: torch.device, fields: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    assert choose_dtype("model", "--model", name, device, config_with(**fields)) == dtype
+    assert choose_dtype(source_with(**fields), name, device) == dtype
 
 
 def choose_on_cpu(config: Any, *, has_kernels: bool = True) -> torch.dtype:
-    return choose_dtype("model", "--model", "auto", CPU, config, has_kernels=has_kernels)
+    source = ModelSource("name", "--model", config)
+    return choose_dtype(source, "auto", CPU, has_kernels=has_kernels)
 
 
 @pytest.mark.skipif(
@@ -238,7 +238,7 @@ def test_on_a_cpu_auto_is_bfloat16_where_our_kernels_compute_the_whole_model(
     family: str, checkpoint: Callable[[str], Path]
 ) -> None:
     path = str(checkpoint(family))
-    config = load_config(path, "--model")
+    config = read_source(path, "--model").config
     assert choose_on_cpu(config) == torch.float32
     config.dtype = torch.bfloat16
     dtype = choose_on_cpu(config)
@@ -269,4 +269,4 @@ def test_the_bundled_model_is_not_computed_in_less_than_float32() -> None:
 def test_a_dtype_that_the_worker_lacks_is_named(fields: dict[str, Any]) -> None:
     (field,) = fields
     with pytest.raises(SetupError, match=f"^--model: name has {field} float.* in its config.json"):
-        choose_dtype("name", "--model", "auto", CPU, config_with(**fields))
+        choose_dtype(source_with(**fields), "auto", CPU)

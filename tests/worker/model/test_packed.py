@@ -18,11 +18,12 @@ from optimist_common.errors import SetupError
 from optimist_worker.core.attention.paged_attention import NAME, paged_attention
 from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import LlamaLayer, fuse
-from optimist_worker.model.loading import load_config, load_weights
+from optimist_worker.model.loading import load_weights
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import load_model
 from optimist_worker.model.packed_checkpoint import open_packed
 from optimist_worker.model.rounding import Bits
+from optimist_worker.model.source import ModelSource, read_source
 from tests.checkpoints import tiny_checkpoint
 from tests.damage import CONFIG, change
 from tests.worker.model.packing import FLOAT, FORMS, Tensors, pack_checkpoint, spread
@@ -47,10 +48,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def load(path: Path, dtype: torch.dtype) -> Tensors:
-    config = load_config(str(path), "--model")
+    source = read_source(str(path), "--model")
     AttentionInterface.register(NAME, paged_attention)
-    opened = open_packed(str(path), "--model", config, CPU, has_weights=True)
-    module = load_weights(str(path), "--model", config, dtype, CPU, packed=opened)
+    opened = open_packed(source, CPU, has_weights=True)
+    module = load_weights(source, dtype, CPU, opened)
     weights: Tensors = module.state_dict()
     return weights
 
@@ -237,8 +238,8 @@ def test_random_weights_need_no_files(packed: Callable[[str], Path], tmp_path: P
 def test_a_gpu_takes_the_library() -> None:
     config: Any = LlamaConfig()
     config.quantization_config = FORMS["gptq"].config
-    device = torch.device("cuda")
-    assert open_packed("name", "--model", config, device, has_weights=True) is None
+    source = ModelSource("name", "--model", config)
+    assert open_packed(source, torch.device("cuda"), has_weights=True) is None
 
 
 @pytest.mark.parametrize("form", ["int4", "modelopt"])
@@ -246,10 +247,9 @@ def test_what_a_library_would_unpack_too_is_unpacked_on_a_gpu(
     form: str, packed: Callable[[str], Path]
 ) -> None:
     """compressed-tensors would round activations, and take numbers of modelopt for weights."""
-    name = str(packed(form))
-    config = load_config(name, "--model")
-    assert open_packed(name, "--model", config, torch.device("cuda"), has_weights=True)
-    assert not hasattr(config, "quantization_config")
+    source = read_source(str(packed(form)), "--model")
+    assert open_packed(source, torch.device("cuda"), has_weights=True)
+    assert not hasattr(source.config, "quantization_config")
 
 
 def test_experts_in_4_bit_floats_are_unpacked_by_transformers(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 
-from optimist_worker.model.loading import load_config
 from optimist_worker.model.model import known_positions
+from optimist_worker.model.source import read_source
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import build_runner, generate
 
@@ -70,7 +70,7 @@ def test_lengths_are_those_up_to_which_frequencies_stay(
     case: str, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path, length = case_with(case, checkpoint, tmp_path / "model")
-    assert known_positions(load_config(str(path), "--model").get_text_config()) == length
+    assert known_positions(read_source(str(path), "--model").text_config) == length
 
 
 @pytest.mark.parametrize("case", ["yarn", "linear", "llama3", "phi3", "of types"])
