@@ -15,10 +15,10 @@ from optimist_training.circuit.initial import initial_model
 from optimist_training.data.edits import edits, unseen_edits
 from optimist_training.data.tokenizer import train_tokenizer, write_tokenizer
 from optimist_training.drafters.eagle_circuit import circuit_head
+from optimist_training.drafters.heads import save_eagle
 from optimist_training.drafters.target import Target
 from optimist_training.evaluate import answers, report
 from optimist_training.train import Recipe, train, write_model
-from optimist_worker.drafters.heads.eagle import save_eagle
 
 
 def main(arguments: list[str]) -> int:

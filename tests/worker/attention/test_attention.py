@@ -1,7 +1,7 @@
 """Every token attends to exactly what it may see, whatever else is in the batch.
 
-With TRITON_INTERPRET=1 set before Triton is imported, these tests are those of the kernel, in
-Triton's interpreter: `cuda_kernels/test_triton.py` runs them so.
+With TRITON_INTERPRET=1 set before Triton is imported, `check` is that of the kernel, in Triton's
+interpreter: `cuda_kernels/interpreted.py` calls it.
 """
 
 import os

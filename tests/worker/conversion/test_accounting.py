@@ -68,13 +68,11 @@ def assert_same_logits(made: PreTrainedModel, original: PreTrainedModel) -> None
 @pytest.mark.parametrize(
     ("architecture", "class_name", "fields"),
     [
-        ("llama", "Llama", {"head_dim": 32}),
-        ("llama", "Llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", "Llama", {"head_dim": 32, "attention_bias": True, "mlp_bias": True}),
         ("qwen2", "Qwen2", {}),
         ("qwen3", "Qwen3", {"head_dim": 32}),
         ("qwen2moe", "Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 48}),
         ("qwen3moe", "Qwen3Moe", {**_EXPERTS, "norm_topk_prob": True, "head_dim": 16}),
-        ("phi3", "Phi3", {"sliding_window": 20}),
         ("phi3", "Phi3", {"rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}}),
         ("gemma2", "Gemma2", {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 20}),
         (
@@ -94,24 +92,18 @@ def test_each_architecture_has_the_logits_of_its_model(
     assert_same_logits(convert_back(file, tmp_path / "made"), original)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "class_name"), [("gemma2", "Gemma2"), ("gemma3", "Gemma3Text")]
-)
-def test_the_27b_models_divide_by_what_their_depth_says(
-    architecture: str, class_name: str, tmp_path: Path
-) -> None:
-    depth = {"gemma2": 46, "gemma3": 62}[architecture]
+def test_the_27b_models_divide_by_what_their_depth_says(tmp_path: Path) -> None:
     fields = {"hidden_size": 32, "head_dim": 16, "query_pre_attn_scalar": 8, "sliding_window": 20}
-    original = make(class_name, num_hidden_layers=depth, **fields)
-    file = write_gguf(tmp_path / "file.gguf", original, architecture=architecture)
+    original = make("Gemma2", num_hidden_layers=46, **fields)
+    file = write_gguf(tmp_path / "file.gguf", original, architecture="gemma2")
     assert read_config(read_gguf(file)).query_pre_attn_scalar == 8
 
-    other = make(class_name, num_hidden_layers=4, **fields)
-    file = write_gguf(tmp_path / "other.gguf", other, architecture=architecture)
+    other = make("Gemma2", num_hidden_layers=4, **fields)
+    file = write_gguf(tmp_path / "other.gguf", other, architecture="gemma2")
     with pytest.raises(SetupError, match="its attention scale is in no key, and not known for 4 l"):
         convert(read_gguf(file), tmp_path / "none")
-    stated = {f"{architecture}.attention.scale": 8**-0.5}
-    file = write_gguf(tmp_path / "k.gguf", other, architecture=architecture, metadata=stated)
+    stated = {"gemma2.attention.scale": 8**-0.5}
+    file = write_gguf(tmp_path / "k.gguf", other, architecture="gemma2", metadata=stated)
     assert_same_logits(convert_back(file, tmp_path / "stated"), other)
 
 
@@ -119,17 +111,7 @@ def test_the_27b_models_divide_by_what_their_depth_says(
     ("parameters", "keys"),
     [
         (_LINEAR, {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
-        (_LINEAR, {"rope.scaling.factor": 4.0}),
         (_LINEAR, {"rope.scale_linear": 4.0}),
-        (
-            _YARN,
-            {
-                "rope.scaling.type": "yarn",
-                "rope.scaling.factor": 4.0,
-                "rope.scaling.original_context_length": 64,
-                "rope.scaling.finetuned": True,
-            },
-        ),
         (
             _YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "attention_factor": 1.5},
             {
@@ -155,10 +137,8 @@ def test_rotary_scaling_is_read(
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"factor": 32.0, "original_max_position_embeddings": 8192, "rope_theta": 5e5},
         {"high_freq_factor": 3.0, "original_max_position_embeddings": 100},
-        {"factor": 2.0, "original_max_position_embeddings": 128},
     ],
 )
 def test_rotary_factors_of_llama_3_1_are_read(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -195,20 +175,12 @@ def test_biases_that_a_file_has_in_part_are_zero_elsewhere(tmp_path: Path) -> No
             {},
             r"llama.attention.sliding_window \(20\)",
         ),
-        ("Llama", {"llama.logit_scale": 0.5}, {}, r"llama.logit_scale \(0.5\) is not read"),
         ("Llama", {"llama.attention.scale": 0.5}, {}, r"its attention scale \(0.5\) is not read"),
-        (
-            "Llama",
-            {"llama.attention.value_length": 8},
-            {},
-            "keys and values have different lengths",
-        ),
         ("Llama", {"llama.rope.dimension_count": 8}, {}, "it rotates a part of each head"),
         ("Llama", {"llama.rope.scaling.type": "longrope"}, {}, r"rotary scaling \(longrope\)"),
         ("Llama", {"llama.nonesuch": 1}, {}, r"llama.nonesuch \(1\) is not read"),
         ("Llama", {"general.type": "adapter"}, {}, r"it is no model by itself \(adapter\)"),
         ("Llama", {}, {"blk.0.attn_q_norm.weight": torch.ones(16)}, "it has blk.0.attn_q_norm.we"),
-        ("Qwen2", {}, {"blk.1.attn_output.bias": torch.ones(64)}, "it has blk.1.attn_output.bias"),
         ("Phi3", {}, {"rope_factors_long.weight": torch.ones(8)}, "it has rope_factors_long.weig"),
         ("Qwen2", {}, {"rope_freqs.weight": torch.full((8,), 3.0)}, "rope_freqs.weight"),
     ],
@@ -255,8 +227,7 @@ def test_files_that_are_split_are_joined(tmp_path: Path) -> None:
     write_gguf(tmp_path / "Some.gguf", original, split_max_tensors=8)
     parts = sorted(tmp_path.glob("*.gguf"))
     assert [part.name for part in parts] == [f"Some-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
-    for part in (parts[0], parts[2]):
-        assert_same_logits(convert_back(part, tmp_path / part.stem), original)
+    assert_same_logits(convert_back(parts[2], tmp_path / "made"), original)
     moved = parts[0].rename(tmp_path / "first.gguf")
     with pytest.raises(SetupError, match="is one of 3 parts, and not called so; name the first as"):
         read_gguf(moved)

@@ -5,28 +5,12 @@ from typing import Any
 
 import pytest
 from gguf import TokenType
-from tokenizers import Tokenizer
 
 from optimist_common.errors import SetupError
 from optimist_worker.conversion.files import GgufFile
 from optimist_worker.conversion.splits import SPLITS
 from optimist_worker.conversion.tokenizer import read_tokenizer
 from tests.worker.conversion.tiny_gguf import tokenizer_keys
-
-SMOLLM2 = Path(__file__).parents[3] / "models" / "smollm2" / "tokenizer.json"
-# What llama.cpp's server answered to /tokenize for SmolLM2-135M-Instruct.
-SMOLLM2_IDS = {
-    "Hello world": ("19556 905"),
-    "In 2024, 1234567 of 89 items (3.14%) cost $1,000.50!": (
-        "788 216 34 32 34 36 28 216 33 34 35 36 37 38 39 282 216 40 41 3723 365 35 30 33 36 "
-        "8402 1708 1885 33 28 32 32 32 30 37 32 17"
-    ),
-    "servers:\n  - name: a10\n    port: 8080\n  - name: b22\n    port: 9090\n\n\n1. one\n\n 12 ": (
-        "36494 42 3805 731 1462 42 253 33 32 472 2399 42 216 40 32 40 32 3805 731 1462 42 278 "
-        "34 34 472 2399 42 216 41 32 41 32 16506 33 30 582 8866 33 34 216"
-    ),
-    "<|im_start|>user\nhi 7<|im_end|>\n": ("1 4093 198 6004 216 39 2 198"),
-}
 
 
 def sentencepiece() -> dict[str, Any]:
@@ -58,15 +42,6 @@ def read(keys: dict[str, Any]) -> Any:
 
 def byte_level(**changes: Any) -> dict[str, Any]:
     return tokenizer_keys(300) | {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
-
-
-@pytest.mark.parametrize("text", SMOLLM2_IDS)
-def test_smollm2_has_the_ids_of_llama_cpp(text: str) -> None:
-    if not SMOLLM2.is_file():
-        pytest.skip("make smollm2 makes it")
-    assert Tokenizer.from_file(str(SMOLLM2)).encode(text).ids == [
-        *map(int, SMOLLM2_IDS[text].split())
-    ]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +77,6 @@ def test_all_splits_compile_and_keep_every_character() -> None:
     [
         ({"pre": "smollm"}, [], []),
         ({"pre": "llama-bpe"}, [1], []),
-        ({"pre": "tekken"}, [1], []),
         ({"pre": "llama-bpe", "add_bos_token": False}, [], []),
         ({"pre": "smollm", "add_bos_token": True, "add_eos_token": True}, [1], [2]),
     ],
@@ -144,7 +118,6 @@ def test_special_tokens_may_have_any_letters() -> None:
 # llama.cpp's answers for files with this vocabulary.
 SPM_IDS: dict[bool, dict[str, list[int]]] = {
     True: {
-        "ab": [1, 266],
         "abc abc": [1, 269, 269],
         "  ab  c": [1, 263, 266, 263, 262],
         "a     b": [1, 259, 260, 264, 263, 261],
@@ -154,7 +127,6 @@ SPM_IDS: dict[bool, dict[str, list[int]]] = {
         "</s>ab": [1, 2, 266],
     },
     False: {
-        "ab": [1, 265],
         "abc abc": [1, 268, 269],
         "  ab  c": [1, 259, 266, 263, 262],
         "a     b": [1, 260, 264, 263, 261],
@@ -180,13 +152,10 @@ def test_sentencepiece_has_the_ids_of_llama_cpp(prefix: bool) -> None:
     ("keys", "reason"),
     [
         (byte_level(pre="nonesuch"), "cuts text in a way that is not known .*pre nonesuch"),
-        (byte_level(pre="kimi-k2"), "cuts text in a way that is not known"),
         (byte_level(pre=None), "does not say how it cuts text"),
         (byte_level(model="t5"), r"is of a kind that is not converted \(t5\)"),
-        (byte_level(model="bert"), r"is of a kind that is not converted \(bert\)"),
         (byte_level(nonesuch=1), "has tokenizer.ggml.nonesuch, which is not read"),
         (byte_level(remove_extra_whitespaces=True), "has tokenizer.ggml.remove_extra_white"),
-        (byte_level(precompiled_charsmap=[1, 2]), "has tokenizer.ggml.precompiled_charsmap"),
         (byte_level(eos_token_id=300), "has 300 tokens, and tokenizer.ggml.eos_token_id 300"),
         (byte_level(add_bos_token=True, bos_token_id=None), "adds a bos_token .* not say which"),
         (byte_level(tokens=["a", "a"]), "has no tokens, or one of them twice"),

@@ -18,13 +18,11 @@ from tests.worker.acceptance.choice_case import SAMPLING, assert_as_plain
 from tests.worker.attention.attention_case import BatchRow, Case, Shape, make_case
 from tests.worker.attention.test_attention import (  # noqa: F401
     attend,
-    test_batch_of_padding_alone,
     test_bfloat16_differs_by_rounding,
     test_heads_may_share_keys_and_differ_in_size,
     test_padding_is_zero_and_changes_nothing,
     test_random_batches,
     test_rows_are_bit_for_bit_the_same_alone_and_in_a_batch,
-    test_rows_of_every_kind_see_what_they_may,
     test_softcap_and_sinks,
     test_what_a_row_must_not_read_may_be_anything,
 )
@@ -34,9 +32,9 @@ PROMPT = [5, 40, 7, 7, 31, 12]
 pytestmark = pytest.mark.usefixtures("each_target")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize(
+    ("window", "num_threads", "dtype"), [(None, 1, torch.bfloat16), (100, 2, torch.float32)]
+)
 def test_tokens_are_bit_for_bit_the_same_in_chunks_of_any_size(
     window: int | None, num_threads: int, dtype: torch.dtype
 ) -> None:
@@ -55,7 +53,7 @@ def test_tokens_are_bit_for_bit_the_same_in_chunks_of_any_size(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("depth", "width"), [(2, 1), (64, 32), (578, 97), (130, 640)])
+@pytest.mark.parametrize(("depth", "width"), [(2, 1), (578, 97), (130, 640)])
 def test_products_are_right_and_the_same_beside_any_rows(
     depth: int, width: int, dtype: torch.dtype
 ) -> None:
@@ -85,7 +83,7 @@ def assert_the_same_beside_any_rows(layer: PanelLinear, inputs: torch.Tensor) ->
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize(("depth", "width"), [(32, 1), (64, 32), (576, 97), (96, 640)])
+@pytest.mark.parametrize(("depth", "width"), [(32, 1), (576, 97), (96, 640)])
 def test_rounded_products_are_right_and_the_same_beside_any_rows(
     depth: int, width: int, bits: Bits
 ) -> None:
@@ -102,47 +100,46 @@ def test_rounded_products_are_right_and_the_same_beside_any_rows(
     assert_the_same_beside_any_rows(layer, inputs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("vocab_size", [3, 97, 5003, 49152])
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)
-def test_choices_are_those_of_plain_pytorch(
-    sampling: dict[str, Any], vocab_size: int, dtype: torch.dtype
-) -> None:
+def test_choices_are_those_of_plain_pytorch(sampling: dict[str, Any]) -> None:
     from optimist_worker.cpu_kernels import launch
 
-    assert_as_plain(launch.choose, vocab_size, dtype, 12, sampling)
+    sizes = [(3, torch.float32), (97, torch.bfloat16), (5003, torch.float32)]
+    # Many equal numbers, and parts of several threads.
+    sizes += [(49152, torch.bfloat16)] * ("top_p" in sampling)
+    for vocab_size, dtype in sizes:
+        assert_as_plain(launch.choose, vocab_size, dtype, 6, sampling)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("family", "is_one_call"),
+    ("family", "is_one_call", "dtype"),
     [
-        ("llama", True),
-        ("mistral", True),
-        ("qwen2", True),
-        ("qwen3", True),
-        ("gemma2", False),
-        ("gemma3", False),
+        ("llama", True, "float32"),
+        ("qwen2", True, "bfloat16"),
+        ("qwen3", True, "float32"),
+        ("gemma2", False, "bfloat16"),
+        ("gemma3", False, "float32"),
     ],
 )
-def test_layers_in_one_call_are_their_operations(
+def test_texts_are_those_of_single_operations_and_of_plain_pytorch(
     family: str,
     is_one_call: bool,
     dtype: str,
     checkpoint: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def write() -> list[int]:
-        runner = build_runner(checkpoint(family), dtype)
-        parts = list(runner.engine.model.module.modules())
-        layers = [part for part in parts if isinstance(part, LlamaLayer)]
-        assert {layer.addresses is not None for layer in layers} == {is_one_call}
-        assert any(isinstance(part, LayerStack) for part in parts) == (family != "gemma3")
-        return generate(runner, PROMPT, 20, chunk=4)
-
-    text = write()
+    """In bfloat16, where plain PyTorch rounds otherwise, only of single operations."""
+    runner = build_runner(checkpoint(family), dtype)
+    parts = list(runner.engine.model.module.modules())
+    layers = [part for part in parts if isinstance(part, LlamaLayer)]
+    assert {layer.addresses is not None for layer in layers} == {is_one_call}
+    assert any(isinstance(part, LayerStack) for part in parts) == (family != "gemma3")
+    text = generate(runner, PROMPT, 12, chunk=4)
     monkeypatch.setattr(LAYERS, "is_replaced", True)
-    assert write() == text
+    assert generate(runner, PROMPT, 12, chunk=4) == text
+    if dtype == "float32":
+        monkeypatch.setattr(Operation, "kernel_for", lambda self, inputs: None)
+        assert generate(build_runner(checkpoint(family), dtype), PROMPT, 12) == text
 
 
 def test_text_in_bfloat16_is_the_same_with_drafts(checkpoint: Callable[[str], Path]) -> None:
@@ -158,19 +155,9 @@ def test_text_in_bfloat16_is_the_same_with_drafts(checkpoint: Callable[[str], Pa
         assert generate(runner, PROMPT, 40, predict=predict, width=width, chunk=4) == truth
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2"])
+@pytest.mark.parametrize(("family", "dtype"), [("llama", "bfloat16"), ("gemma2", "float32")])
 def test_no_kernel_is_replaced(
     family: str, dtype: str, checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     check_kernels(load_model(str(checkpoint(family)), dtype, "cpu"), 16)
     assert replaced_kernels() == [], caplog.text
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3"])
-def test_kernels_write_the_text_of_plain_pytorch(
-    family: str, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = generate(build_runner(checkpoint(family), "float32"), PROMPT, 12)
-    monkeypatch.setattr(Operation, "kernel_for", lambda self, inputs: None)
-    assert generate(build_runner(checkpoint(family), "float32"), PROMPT, 12) == text

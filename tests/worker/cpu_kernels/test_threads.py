@@ -38,9 +38,7 @@ def layer_and_inputs(dtype: torch.dtype, width: int = 3072) -> tuple[PanelLinear
 
 
 @pytest.mark.usefixtures("_threads")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logits_are_bit_for_bit_the_same_with_any_number_of_threads(
-    dtype: str,
     checkpoint: Callable[[str], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -51,7 +49,7 @@ def test_logits_are_bit_for_bit_the_same_with_any_number_of_threads(
     config.hidden_size, config.intermediate_size, config.head_dim = 256, 640, 64
     auto_model: Any = AutoModelForCausalLM
     auto_model.from_config(config).save_pretrained(tmp_path)
-    runner = build_runner(tmp_path, dtype)
+    runner = build_runner(tmp_path, "bfloat16")
     model, logits = runner.engine.model, list[torch.Tensor]()
     forward = model.module.forward
 
@@ -62,10 +60,10 @@ def test_logits_are_bit_for_bit_the_same_with_any_number_of_threads(
 
     monkeypatch.setattr(model.module, "forward", note)
     found = []
-    for num_threads in (1, 2, 3, 4):
+    for num_threads in (1, 2, 3):
         torch.set_num_threads(num_threads)
         logits.clear()
-        text = generate(runner, PROMPT, 12, chunk=50)
+        text = generate(runner, PROMPT, 6, chunk=50)
         found.append((text, torch.cat(logits)))
     for text, same in found[1:]:
         assert text == found[0][0]
@@ -78,7 +76,7 @@ def test_products_of_many_calls_are_right_while_threads_come_and_go() -> None:
     layer, inputs = layer_and_inputs(torch.float32)
     torch.set_num_threads(1)
     wanted = layer(inputs)
-    for call in range(600):
+    for call in range(300):
         torch.set_num_threads(1 + call // 7 % 4)
         assert torch.equal(layer(inputs), wanted)
 
@@ -91,7 +89,7 @@ def test_two_threads_may_compute_at_once() -> None:
 
     def compute(_: int) -> bool:
         torch.set_num_threads(3)
-        return all(torch.equal(layer(inputs), wanted) for _ in range(100))
+        return all(torch.equal(layer(inputs), wanted) for _ in range(50))
 
     with ThreadPoolExecutor(3) as executor:
         assert all(executor.map(compute, range(6)))
@@ -105,6 +103,6 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     if (child := os.fork()) == 0:
         signal.alarm(120)
         # Without a crew of its own it would wait for threads that it does not have.
-        is_right = all(torch.equal(layer(inputs), wanted) for _ in range(50))
+        is_right = all(torch.equal(layer(inputs), wanted) for _ in range(20))
         os._exit(0 if is_right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -26,7 +26,7 @@ from tests.worker.step import blocks_of, build_runner, generate
 
 pytestmark = pytest.mark.usefixtures("each_target")
 PROMPT = [5, 40, 7, 7, 31, 12]
-NUM_TOKENS = 100
+NUM_TOKENS = 60
 
 
 @st.composite
@@ -35,12 +35,12 @@ def trees(draw: st.DrawFn) -> BatchRow:
     return BatchRow(draw(st.integers(0, 200)), draw(st.integers(1, 9)), tuple(parents))
 
 
-NODES = st.integers(1, 16) | st.integers(40, 64)
+NODES = st.integers(1, 16) | st.integers(60, 64)
 OTHERS = [BatchRow(3, 9), BatchRow(100, 1, (-1, 0, 0)), BatchRow(0, 70)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     row=trees(),
     window=st.none() | st.integers(1, 150),
@@ -95,8 +95,7 @@ def tree_of(right: list[int], base: int) -> WindowUpdate:
     return WindowUpdate(0, base, token_ids, parents)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+@pytest.mark.parametrize(("family", "dtype"), [("llama", "bfloat16"), ("gemma2", "float32")])
 def test_what_is_kept_of_accepted_drafts_is_what_decoding_keeps(
     family: str, dtype: str, checkpoint: Callable[[str], Path]
 ) -> None:
@@ -104,7 +103,7 @@ def test_what_is_kept_of_accepted_drafts_is_what_decoding_keeps(
     runner = build_runner(checkpoint(family), dtype)
     truth = generate(runner, PROMPT, NUM_TOKENS)
     kept = kept_of(runner)
-    for number in (1, 4, 9):
+    for number in (1, 9):
 
         def predict(output: list[int], number: int = number) -> WindowUpdate:
             return tree_of(truth[len(output) : len(output) + number], len(output))
@@ -121,10 +120,9 @@ def kept_of(runner: Runner) -> torch.Tensor:
     return torch.stack([memory[indices].flatten(1) for memory in (*pool.keys, *pool.values)])
 
 
-@pytest.mark.parametrize("shape", ["fixed", "dynamic"])
-def test_text_in_bfloat16_is_the_same_with_trees_of_a_drafter(shape: str, llama_path: Path) -> None:
+def test_text_in_bfloat16_is_the_same_with_trees_of_a_drafter(llama_path: Path) -> None:
     truth = generate(build_runner(llama_path, "bfloat16"), PROMPT, NUM_TOKENS)
-    runner = drafting_runner(llama_path, "draft_model", SHAPES[shape], dtype="bfloat16")
+    runner = drafting_runner(llama_path, "draft_model", SHAPES["dynamic"], dtype="bfloat16")
     numbers: list[int] = []
 
     def note(result: StepResult) -> None:

@@ -1,6 +1,7 @@
-"""The kernels in Triton's interpreter, beside test_attention.py; test_triton.py runs this.
+"""The kernels compute what plain PyTorch does, in Triton's interpreter; test_triton.py runs this.
 
-The interpreter has no products of bfloat16: float16 is used instead.
+It takes its time for each program, head and key, so there are few. It has no products of bfloat16:
+float16 is used instead.
 """
 
 from collections.abc import Callable
@@ -17,13 +18,13 @@ from optimist_worker.model import kernel_check
 from optimist_worker.model.kernel_check import BatchRow, check_kernels, replaced_kernels
 from optimist_worker.model.model import load_model
 from tests.worker.acceptance.choice_case import SAMPLING, assert_as_plain
+from tests.worker.attention.attention_case import TREE, WIDE_TREE, Shape, make_case
 from tests.worker.attention.attention_case import BatchRow as Row
-from tests.worker.attention.attention_case import make_case
-from tests.worker.attention.test_attention import LONG, SHAPE, check
+from tests.worker.attention.test_attention import attend, check, check_alone
 from tests.worker.step import build_runner, generate
 
-PROMPT = [5, 40, 7, 7, 31, 12]
-DTYPES = ("float32", "float16")
+PROMPT = [5, 40, 7]
+ONE_HEAD = Shape(1, 1)
 
 
 @pytest.fixture(autouse=True)
@@ -33,50 +34,59 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if is_plain else operation.cuda_kernel
 
     monkeypatch.setattr(Operation, "kernel_for", kernel_for)
-    # The interpreter takes its time for each key.
-    rows = [[BatchRow(300, 1)], [BatchRow(270, 3), BatchRow(3, 130)], [BatchRow(20, 1, 7)]]
+    rows = [[BatchRow(20, 3), BatchRow(3, 20)], [BatchRow(20, 1, 7)]]
     monkeypatch.setattr(kernel_check, "_BATCHES", rows)
-    # And for each program.
     monkeypatch.setattr(choice_kernel, "_NUM_PARTS", 4)
 
 
 @pytest.mark.parametrize(
-    ("family", "dtype"),
-    # Keys of DeepSeek have another size than values.
+    ("rows", "shape", "dtype", "options"),
     [
-        *((each, dtype) for each in ("llama", "gemma2") for dtype in DTYPES),
-        ("deepseek_v3", DTYPES[0]),
+        # Several parts of keys, and a row with too many tokens for parts.
+        ([Row(300, 1), Row(270, 2, TREE), Row(0, 70)], ONE_HEAD, torch.float32, {"window": 24}),
+        ([Row(140, 1, WIDE_TREE), Row(33, 0), Row(8, 1)], ONE_HEAD, torch.float32, {}),
+        ([Row(0, 7), Row(270, 1, TREE[:3])], Shape(5, 1, 24, 40), torch.float32, {}),
+        ([Row(37, 1), Row(270, 1)], Shape(2, 1), torch.float16, {"softcap": 0.7}),
+        ([Row(8500, 1)], ONE_HEAD, torch.float32, {}),
     ],
 )
-def test_no_kernel_is_replaced(
-    family: str, dtype: str, checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+def test_attention(
+    rows: list[Row], shape: Shape, dtype: torch.dtype, options: dict[str, Any]
 ) -> None:
-    model = load_model(str(checkpoint(family)), dtype, "cpu")
+    check(make_case(rows, shape, dtype), **options)
+
+
+def test_sinks_and_rows_alone_are_bit_for_bit_the_same() -> None:
+    case = make_case([Row(37, 1), Row(20, 2, TREE), Row(270, 3)], ONE_HEAD, torch.float32)
+    check(case, window=24, sinks=torch.tensor([3.0]))
+    check_alone(case, window=24, sinks=torch.tensor([3.0]))
+
+
+def test_padding_is_zero_and_changes_nothing() -> None:
+    case = make_case([Row(20, 2, TREE), Row(270, 1)], ONE_HEAD, torch.float32, num_padded_tokens=5)
+    plain = attend(case, {"num_padded_tokens": 5})
+    assert torch.equal(plain[-5:], torch.zeros_like(plain[-5:]))
+    options = {"num_padded_tokens": 5, "num_padded_rows": 3, "bounds": (200, 1000)}
+    assert torch.equal(attend(case, options), plain)
+
+
+def test_no_kernel_is_replaced(
+    checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load_model(str(checkpoint("gemma2")), "float16", "cpu")
     check_kernels(model, 16)
     assert replaced_kernels() == [], caplog.text
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3"])
-def test_kernels_write_the_text_of_plain_pytorch(
-    family: str, checkpoint: Callable[[str], Path]
-) -> None:
-    expected = generate(build_runner(checkpoint(family)), PROMPT, 6)
-    assert generate(build_runner(checkpoint(family), "float32"), PROMPT, 6) == expected
+def test_kernels_write_the_text_of_plain_pytorch(checkpoint: Callable[[str], Path]) -> None:
+    path = checkpoint("gemma3")
+    assert generate(build_runner(path, "float32"), PROMPT, 2) == generate(
+        build_runner(path), PROMPT, 2
+    )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("vocab_size", [3, 1100])
-@pytest.mark.parametrize("sampling", SAMPLING, ids=str)
-def test_choices_are_those_of_plain_pytorch(
-    sampling: dict[str, Any], vocab_size: int, dtype: str
-) -> None:
+@pytest.mark.parametrize("sampling", SAMPLING[::9], ids=str)
+def test_choices_are_those_of_plain_pytorch(sampling: dict[str, Any]) -> None:
     assert CHOOSE.cuda_kernel is not None
-    assert_as_plain(CHOOSE.cuda_kernel, vocab_size, getattr(torch, dtype), 4, sampling)
-
-
-def test_attention_in_half_precision() -> None:
-    check(make_case(LONG[:3], dtype=torch.float16))
-
-
-def test_rows_with_more_keys_than_parts_of_the_least_size() -> None:
-    check(make_case([Row(8500, 1), Row(8191, 1)], SHAPE, torch.float32))
+    for vocab_size, dtype in ((3, torch.float16), (1100, torch.float32)):
+        assert_as_plain(CHOOSE.cuda_kernel, vocab_size, dtype, 4, sampling)

@@ -14,34 +14,36 @@ from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.runner.runner import Runner
 from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import VOCAB_SIZE
-from tests.worker.drafters.drafting import SHAPES, WAYS, shared_runner
+from tests.worker.drafters.drafting import SHAPES, shared_runner
 from tests.worker.step import admit, blocks_of, generate, plain_text, plan_rows, run
 
 PROMPT = [5, 9, 300, 17, 44, 44, 8, 130, 77, 201, 3, 90, 6, 15, 99, 250, 31, 12, 60, 4, 7]
 SAMPLED = SamplingParams(temperature=0.8, seed=11, top_p=0.95, repetition_penalty=1.1)
 
 
-@pytest.fixture(params=[(way, shape) for way in WAYS for shape in SHAPES], ids="-".join)
+# Drafts of n-grams and of discarded keys have one shape as well as another.
+WAYS = [("ngram", "chain"), ("itself", "dynamic"), ("discard", "fixed"), ("medusa", "dynamic")]
+WAYS += [(way, shape) for way in ("draft_model", "eagle") for shape in SHAPES]
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
 def drafting(request: pytest.FixtureRequest, llama_path: Path) -> Runner:
     way, shape = request.param
     return shared_runner(llama_path, way, shape, AcceptanceRule.COUPLED)
 
 
-@pytest.mark.parametrize(
-    ("sampling", "width"), [(SamplingParams(), 12), (SAMPLED, 12), (SAMPLED, 2)]
-)
+@pytest.mark.parametrize(("sampling", "width"), [(SamplingParams(), 12), (SAMPLED, 2)])
 def test_texts_are_those_without_drafts(
     drafting: Runner, llama: Runner, sampling: SamplingParams, width: int
 ) -> None:
-    expected = plain_text(llama, PROMPT, 48, sampling)
-    assert generate(drafting, PROMPT, 48, sampling=sampling, width=width, chunk=8) == expected
+    expected = plain_text(llama, PROMPT, 48, sampling)[:24]
+    assert generate(drafting, PROMPT, 24, sampling=sampling, width=width, chunk=8) == expected
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED])
 def test_what_follows_an_edit_is_looked_up_in_the_prediction(
-    llama: Runner, llama_path: Path, sampling: SamplingParams
+    llama: Runner, llama_path: Path
 ) -> None:
-    truth = plain_text(llama, PROMPT, 60, sampling)
+    truth = plain_text(llama, PROMPT, 60, SAMPLED)
     wrong = (truth[9] + 1) % VOCAB_SIZE
     # A token that is another, one that is missing, and two that the text does not have.
     predicted = [*truth[:9], wrong, *truth[10:20], *truth[21:40], wrong, wrong, *truth[40:]]
@@ -51,7 +53,7 @@ def test_what_follows_an_edit_is_looked_up_in_the_prediction(
     def note(result: StepResult) -> None:
         found.append((int(result.draft_positions[0]), int(result.num_accepted_tokens[0])))
 
-    text = generate(runner, PROMPT, 60, sampling=sampling, predicted=predicted, width=4, note=note)
+    text = generate(runner, PROMPT, 60, sampling=SAMPLED, predicted=predicted, width=4, note=note)
     assert text == truth
     assert found[0] == (0, 4)
     of_prediction = sum(accepted for position, accepted in found if position >= 0)
@@ -92,8 +94,8 @@ def check_with_windows(runner: Runner, expected: list[int], sampling: SamplingPa
     def predict(output: list[int]) -> WindowUpdate | None:
         return window_tree(expected, len(output)) if len(output) % 3 == 0 else None
 
-    text = generate(runner, PROMPT, 40, sampling=sampling, predict=predict, width=9)
-    assert text == expected[:40]
+    text = generate(runner, PROMPT, 30, sampling=sampling, predict=predict, width=9)
+    assert text == expected[:30]
 
 
 def test_texts_are_the_same_with_window_trees_beside_a_drafter(
@@ -102,7 +104,7 @@ def test_texts_are_the_same_with_window_trees_beside_a_drafter(
     check_with_windows(drafting, plain_text(llama, PROMPT, 48, SAMPLED), SAMPLED)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", ["chain", "dynamic"])
 def test_greedy_texts_are_the_same_under_rejection(
     llama: Runner, llama_path: Path, shape: str
 ) -> None:
@@ -117,7 +119,7 @@ def test_a_drafter_that_is_the_target_is_always_right(llama_path: Path, shape: s
     depth, width = SHAPES[shape].depth, SHAPES[shape].num_tokens
     plan = plan_rows(0, [PlannedRow(0, 100, 0, blocks_of(0))], admissions=[admit(0, PROMPT)])
     run(runner, plan)
-    for number in range(6):
+    for number in range(4):
         (row,) = run(runner, plan_rows(number, [PlannedRow(0, 1, width, [])]))
         assert row.error is None
         assert row.num_drafted_tokens == width
@@ -126,7 +128,7 @@ def test_a_drafter_that_is_the_target_is_always_right(llama_path: Path, shape: s
         assert least <= row.num_accepted_tokens <= depth
 
 
-@pytest.mark.parametrize("most", [0, 1, 3])
+@pytest.mark.parametrize("most", [0, 1])
 def test_a_plan_bounds_what_the_drafter_makes(llama_path: Path, most: int) -> None:
     runner = shared_runner(llama_path, "itself", "chain", AcceptanceRule.COUPLED)
     runner.release_all()
@@ -149,10 +151,9 @@ def shape_of(drafter: str, depth: int, width: int) -> DraftShape:
     return read_shape(settings, VOCAB_SIZE)
 
 
-@pytest.mark.parametrize("drafter", ["draft_model", "quantised", "eagle"])
-def test_a_tree_goes_on_from_no_more_drafts_than_the_mask_has_bits(drafter: str) -> None:
+def test_a_tree_goes_on_from_no_more_drafts_than_the_mask_has_bits() -> None:
     with pytest.raises(SetupError, match=r"^--drafter-depth, --drafter-width: .* 70 drafts go on"):
-        shape_of(drafter, 8, 10)
-    assert shape_of(drafter, 5, 16) == DraftShape(60, 5, 16, is_dynamic=True)
+        shape_of("eagle", 8, 10)
+    assert shape_of("eagle", 5, 16) == DraftShape(60, 5, 16, is_dynamic=True)
     # Medusa goes on from none.
     assert shape_of("medusa", 8, 10) == DraftShape(60, 8, 10, is_dynamic=True)

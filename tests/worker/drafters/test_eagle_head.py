@@ -13,8 +13,9 @@ from torch.nn import functional
 from transformers import AttentionInterface, LlamaConfig, LlamaModel
 
 from optimist_common.errors import SetupError
+from optimist_training.drafters.heads import save_eagle
 from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool, LayerSpec
-from optimist_worker.drafters.heads.eagle import load_eagle, save_eagle
+from optimist_worker.drafters.heads.eagle import load_eagle
 from optimist_worker.model.model import Model, load_model
 
 HIDDEN, INNER, HEADS, KV_HEADS, DIM = 64, 48, 4, 2, 16
@@ -150,8 +151,7 @@ def run(head: Any, token_ids: torch.Tensor, positions: torch.Tensor, features: t
     return found
 
 
-@pytest.mark.parametrize("prefix", ["", "model."])
-@pytest.mark.parametrize(("num_layers", "bias"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("prefix", "num_layers", "bias"), [("", 1, True), ("model.", 2, False)])
 def test_first_kind_computes_the_published_definition(
     tmp_path: Path, target: Model, prefix: str, num_layers: int, bias: bool
 ) -> None:
@@ -169,13 +169,9 @@ def test_first_kind_computes_the_published_definition(
     assert head.layers == [LayerSpec(KV_HEADS, DIM, DIM)] * num_layers
 
 
-@pytest.mark.parametrize("prefix", ["", "model."])
-def test_third_kind_computes_the_published_definition(
-    tmp_path: Path, target: Model, prefix: str
-) -> None:
+def test_third_kind_computes_the_published_definition(tmp_path: Path, target: Model) -> None:
     weights = third_kind(target.vocab_size)
-    named = {prefix + key: value for key, value in weights.items()}
-    head = load_eagle(write(tmp_path, named, draft_vocab_size=3), target)
+    head = load_eagle(write(tmp_path, weights, draft_vocab_size=3), target)
     token_ids, positions, features = inputs(3 * HIDDEN)
     embeddings = weights["embed_tokens.weight"][token_ids]
     expected = compute_third(weights, embeddings, features @ weights["fc.weight"].T)
@@ -185,11 +181,7 @@ def test_third_kind_computes_the_published_definition(
     again = run(head, token_ids, positions, hidden)
     expected = compute_third(weights, embeddings, hidden)
     torch.testing.assert_close(again, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_reduced_vocabulary_becomes_the_targets(tmp_path: Path, target: Model) -> None:
-    weights = third_kind(target.vocab_size)
-    head = load_eagle(write(tmp_path, weights), target)
+    # A reduced vocabulary becomes the target's.
     hidden = random(4, HIDDEN)
     logits = head.logits(hidden)
     assert logits.shape == (4, target.vocab_size)
@@ -227,16 +219,14 @@ def test_saved_head_loads_again(tmp_path: Path, target: Model, is_reduced: bool)
     torch.testing.assert_close(again.logits(hidden), head.logits(expected), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("kind", ["one layer", "two layers", "third"])
-def test_fused_head_computes_the_same(
-    tmp_path: Path, llama_path: Path, kind: str, dtype: str
-) -> None:
-    target = load_model(str(llama_path), dtype, "cpu")
-    num_layers = 2 if kind == "two layers" else 1
-    weights = third_kind(target.vocab_size) if kind == "third" else first_kind(num_layers)
+@pytest.mark.parametrize("kind", ["two layers", "third"])
+def test_fused_head_computes_the_same(tmp_path: Path, llama_path: Path, kind: str) -> None:
+    target = load_model(str(llama_path), "float32", "cpu")
+    is_third = kind == "third"
+    num_layers = 1 if is_third else 2
+    weights = third_kind(target.vocab_size) if is_third else first_kind(num_layers)
     path = write(tmp_path, weights, num_hidden_layers=num_layers)
-    token_ids, positions, features = inputs(3 * HIDDEN if kind == "third" else HIDDEN)
+    token_ids, positions, features = inputs(3 * HIDDEN if is_third else HIDDEN)
     results = []
     for is_fused in (False, True):
         head = load_eagle(path, target)
@@ -249,7 +239,7 @@ def test_fused_head_computes_the_same(
             hidden = head.run(token_ids[None], positions[None], states, paged=batch)
             results.append((hidden, head.logits(hidden[0])))
         kinds = [type(layer).__name__ for layer in head.modules()]
-        assert kinds.count("LlamaLayer") == (num_layers if is_fused and kind != "third" else 0)
+        assert kinds.count("LlamaLayer") == (num_layers if is_fused and not is_third else 0)
         assert ("Linear" in kinds) != is_fused
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
 
@@ -258,16 +248,12 @@ def test_fused_head_computes_the_same(
     ("change", "config", "message"),
     [
         ({"fc.weight": None}, {}, "first.fc.weight"),
-        ({"layers.0.mlp.up_proj.weight": None}, {}, "lacks 1 weights"),
         ({"fc.weight": torch.zeros(HIDDEN, HIDDEN)}, {}, "another target"),
-        ({"embed_tokens.weight": torch.zeros(7, HIDDEN)}, {}, "another target"),
         ({"d2t": torch.zeros(7, dtype=torch.int64)}, {}, "d2t"),
         ({"layers.1.mlp.up_proj.weight": torch.zeros(INNER, HIDDEN)}, {}, "does not know"),
         ({}, {"hidden_size": 32}, "hidden_size is 32 and the target's 64"),
-        ({}, {"hidden_size": None}, "hidden_size"),
         ({}, {"rms_norm_eps": "small"}, r"config\.json: rms_norm_eps is .* above 0"),
         (None, {"d2t": [0, 0, 999]}, "names tokens that the target does not have"),
-        (None, {"d2t": [1, 0, 0]}, "names a token twice"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_sentence(

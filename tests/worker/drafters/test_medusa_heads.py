@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from torch.nn.functional import linear, silu
 
 from optimist_common.errors import SetupError
-from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa, save_medusa
+from optimist_training.drafters.heads import save_medusa
+from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa
 
 HEADS, LAYERS, HIDDEN, VOCAB = 3, 2, 24, 40
 CPU = torch.device("cpu")
@@ -68,7 +69,7 @@ def load(name: str, lm_head: torch.Tensor | None = None) -> MedusaHeads:
     return load_medusa(name, HIDDEN, VOCAB, torch.float64, CPU, lm_head)
 
 
-@pytest.mark.parametrize("prefix", ["", "medusa_head.", "model.medusa_head."])
+@pytest.mark.parametrize("prefix", ["", "model.medusa_head."])
 def test_original_layout_computes_the_published_definition(tmp_path: Path, prefix: str) -> None:
     weights, states = original(), random(5, HIDDEN)
     named = {prefix + key: value for key, value in weights.items()}
@@ -116,8 +117,7 @@ def test_a_reduced_vocabulary_becomes_the_targets(tmp_path: Path, is_cut: bool) 
     assert bool((logits[..., others] == float("-inf")).all())
 
 
-@pytest.mark.parametrize("target_ids", [None, torch.tensor([3, 8, 1])])
-@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize(("share", "target_ids"), [(False, torch.tensor([3, 8, 1])), (True, None)])
 def test_saved_heads_load_again(
     tmp_path: Path, share: bool, target_ids: torch.Tensor | None
 ) -> None:
@@ -138,11 +138,9 @@ def test_saved_heads_load_again(
         ({"1.0.linear.weight": None}, "lacks the weight of head 1, layer 0"),
         ({"2.2.weight": None}, "lacks the lm_head of head 2"),
         ({"0.1.linear.weight": torch.zeros(HIDDEN, HIDDEN + 1)}, "another target"),
-        ({"0.2.weight": torch.zeros(VOCAB + 8, HIDDEN)}, "another target"),
         ({"3.0.linear.weight": torch.zeros(HIDDEN, HIDDEN)}, r"3\.0\.linear\.weight"),
         ({"token_map": torch.zeros(8)}, "token_map names a token twice"),
         ({"token_map": torch.tensor([VOCAB])}, "token_map names tokens that the target does not"),
-        ({"something": torch.zeros(8)}, "something"),
     ],
 )
 def test_wrong_weights_are_one_clear_sentence(
@@ -154,17 +152,17 @@ def test_wrong_weights_are_one_clear_sentence(
     assert "\n" not in str(raised.value)
 
 
-def test_a_reduced_vocabulary_without_its_tokens_is_refused(tmp_path: Path) -> None:
-    config = ORIGINAL | {"vocab_size": VOCAB, "truncated_vocab_size": 3}
-    with pytest.raises(SetupError, match="lacks token_map"):
-        load(write(tmp_path, original(), config))
-
-
-@pytest.mark.parametrize("count", [None, 0, "three", True])
-def test_a_config_without_counts_is_refused(tmp_path: Path, count: Any) -> None:
-    config = ORIGINAL | {"medusa_num_heads": count}
-    with pytest.raises(SetupError, match="medusa_num_heads"):
-        load(write(tmp_path, original(), config))
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"vocab_size": VOCAB, "truncated_vocab_size": 3}, "lacks token_map"),
+        ({"medusa_num_heads": None}, "lacks medusa_num_heads"),
+        ({"medusa_num_heads": True}, "medusa_num_heads"),
+    ],
+)
+def test_wrong_configs_are_refused(tmp_path: Path, config: dict[str, Any], words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        load(write(tmp_path, original(), ORIGINAL | config))
 
 
 def test_missing_and_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -50,8 +50,9 @@ def fp8(
     shape: tuple[int, ...] | None = None,
 ) -> Packed:
     scales = (largest(weight, rows, columns) / 448).to(dtype)
-    stored = (weight / spread(scales, weight.shape, rows, columns)).to(torch.float8_e4m3fn)
-    values = stored.double() * spread(scales, weight.shape, rows, columns)
+    wide = spread(scales, weight.shape, rows, columns)
+    stored = (weight / wide).to(torch.float8_e4m3fn)
+    values = stored.double() * wide
     scales = scales if shape is None else scales.view(shape)
     extra = {"input_scale": torch.ones(())}
     return Packed({"weight": stored, name: scales} | extra, values)
@@ -195,10 +196,6 @@ FORMS: dict[str, Form] = {
         tensors("float-quantized", **FLOAT, strategy="block", block_structure=[48, 40]),
         lambda weight: fp8(weight, 48, 40),
     ),
-    "fp8 naive": Form(
-        tensors("naive-quantized", **FLOAT, strategy="tensor"),
-        lambda weight: fp8_tensor(weight, ()),
-    ),
     "int8": Form(tensors("int-quantized", **INT8, symmetric=True), integers),
     "int8 with zeros": Form(
         tensors("int-quantized", **INT8, symmetric=False),
@@ -212,10 +209,6 @@ FORMS: dict[str, Form] = {
     "int4 by channel": Form(
         tensors("pack-quantized", num_bits=4, type="int", strategy="channel", symmetric=True),
         lambda weight: pack_quantized(weight, columns=weight.shape[1]),
-    ),
-    "int8 packed": Form(
-        tensors("pack-quantized", **INT4 | {"num_bits": 8}, symmetric=True),
-        lambda weight: pack_quantized(weight, 8),
     ),
     "int4 by activations": Form(
         tensors("pack-quantized", **INT4, symmetric=True, actorder="group"),
@@ -235,9 +228,6 @@ FORMS: dict[str, Form] = {
     "gptq": Form(GPTQ, lambda weight: gptq(weight, 4, 32, offset=1, shuffles=False)),
     "gptq by activations": Form(
         GPTQ | {"desc_act": True}, lambda weight: gptq(weight, 4, 32, offset=1, shuffles=True)
-    ),
-    "gptq of 8 bits": Form(
-        GPTQ | {"bits": 8}, lambda weight: gptq(weight, 8, 32, offset=1, shuffles=False)
     ),
     "gptq of 2 bits": Form(
         GPTQ | {"bits": 2, "checkpoint_format": "gptq_v2"},

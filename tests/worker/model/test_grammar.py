@@ -55,7 +55,6 @@ GRAMMARS = {
     "choice": 'start: "yes" | "no" | "yesterday"',
     "regex": "start: /[a-c]{2,9}(-[0-9]+)*/",
     "recursive": 'start: "(" start ")" | "x" | start "+" start',
-    "finite": 'start: "def f():"',
     # As the gateway writes it for models that think.
     "thoughts": r"""start: (thoughts SPACE?)? answer
 thoughts[lazy]: /<think>(.|\n)*/ "</think>"
@@ -70,7 +69,6 @@ TEXTS = {
     "choice": "yesterday",
     "regex": "abcabc-12-7",
     "recursive": "((x)+x+(x))",
-    "finite": "def f():",
     "thoughts": '<think>\na {"a"</think>\n\n{"a": 12}',
 }
 
@@ -140,7 +138,7 @@ def cases(draw: st.DrawFn) -> tuple[str, list[int], int, list[int], list[int]]:
     return GRAMMARS[kind], tokens[:committed], num_admitted, ids, parents
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_masks_are_those_of_a_fresh_matcher(
     case: tuple[str, list[int], int, list[int], list[int]],
@@ -195,27 +193,17 @@ def test_token_that_breaks_the_grammar_leaves_nothing() -> None:
     assert masks_of(GrammarRow(0, encode("yes")))[0] == set()
     with pytest.raises(ValueError, match="grammar: the output cannot be followed"):
         GRAMMAR_SET.start(0, GRAMMARS["choice"], tokens)
-    GRAMMAR_SET.start(0, GRAMMARS["finite"])
-    GRAMMAR_SET.commit(0, encode("def f(): pass"))
-    assert "the output cannot be followed" in (GRAMMAR_SET.fault(0) or "")
 
 
 BAD = {
     "unclosed regex": ("start: /(abc/", "invalid regex"),
     "no text": ("start: start", "matches no text"),
     "too large": ('start: "a"' + " " * MAX_GRAMMAR_BYTES, f"at most {MAX_GRAMMAR_BYTES} bytes"),
-    "deep rule": ("start: " + "(" * 20_000 + '"a"' + ")" * 20_000, "nested"),
     "deep regex": ("start: /" + "(" * 20_000 + "a" + ")" * 20_000 + "/", "invalid regex"),
     "deep schema": ("start: %json " + '{"not":' * 2500 + "{}" + "}" * 2500, "recursion limit"),
-    "schema elsewhere": ('start: %json {"$ref": "http://localhost:9/a.json"}', "not present"),
     "file elsewhere": ("%import /etc/passwd.A\nstart: A", "grammar: "),
     "explosion": ("start: A\nA: /.*a.{8}/ & /.*b.{9}/ & /.*c.{10}/", "too many expressions|lexer"),
     "what the library trips over": ('start: "x" lazy "y"\nlazy[lazy]: /.*/', "panic"),
-    "a wide row": (
-        "start: " + "|".join(f'"{chr(0x4E00 + i)}"' for i in range(10_400)),
-        "max is 10000",
-    ),
-    "tokens counted": ('start: a "!"\na[max_tokens=5]: /[a-z]+/', "max_tokens=... or stop=..."),
     "half a character": ('start: "\ud800"', "not valid Unicode"),
 }
 
@@ -234,13 +222,10 @@ def test_bad_grammars_are_refused_in_one_line(kind: str) -> None:
 
 
 HEAVY = {
-    "counted": "start: /((a{1,100}){1,100}){1,100}b/",
     "ambiguous": 'start: s\ns: s s | "a" | "aa" | "aaa" | ""',
-    "look back": "start: /(.*a.{20})|(.*b.{25})/",
     "many rules": "start: r0\n"
     + "\n".join(f'r{i}: "a" r{i + 1} | "b"' for i in range(2000))
     + '\nr2000: "c"',
-    "many words": "start: WORD\nWORD: " + "|".join(f'"word{i}"' for i in range(4000)),
 }
 
 
@@ -249,7 +234,7 @@ def test_heavy_grammars_are_followed_or_end_within_their_limits(kind: str) -> No
     begin = time.process_time()
     GRAMMAR_SET.start(0, HEAVY[kind])
     rng = random.Random(3)
-    for _ in range(60):
+    for _ in range(30):
         masks = masks_of(GrammarRow(0, encode("aaaaaab")))
         if GRAMMAR_SET.fault(0) is not None:
             assert masks[0] == set()
@@ -282,9 +267,9 @@ PATTERN = r'\{"name": "(width|breadth)", "lines": \[([0-9]{1,3}, ){2}[0-9]{1,3}\
 GRAMMAR = f"start: /{PATTERN}/"
 
 
-@pytest.fixture(scope="module", params=["chain", "dynamic"])
-def runner(request: pytest.FixtureRequest) -> Runner:
-    return drafting_runner(TINY_EDIT, "draft_model", SHAPES[request.param])
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return drafting_runner(TINY_EDIT, "draft_model", SHAPES["dynamic"])
 
 
 def output_of(runner: Runner, prompt: list[int], sampling: SamplingParams, width: int) -> list[int]:
@@ -304,12 +289,11 @@ def test_outputs_follow_the_grammar_with_and_without_drafts(
     runner: Runner, temperature: float
 ) -> None:
     prompt = encode("def f(width): return width")
-    for seed in range(2):
-        sampling = SamplingParams(temperature=temperature, seed=seed, grammar=GRAMMAR)
-        plain = output_of(runner, prompt, sampling, 0)
-        assert re.fullmatch(PATTERN, TOKENIZER.decode(plain[:-1]))
-        drafted = output_of(runner, prompt, sampling, 10)
-        assert drafted[: len(plain)] == plain
+    sampling = SamplingParams(temperature=temperature, seed=1, grammar=GRAMMAR)
+    plain = output_of(runner, prompt, sampling, 0)
+    assert re.fullmatch(PATTERN, TOKENIZER.decode(plain[:-1]))
+    drafted = output_of(runner, prompt, sampling, 10)
+    assert drafted[: len(plain)] == plain
 
 
 def test_a_wrong_grammar_fails_its_request_alone(runner: Runner) -> None:
@@ -324,22 +308,7 @@ def test_a_wrong_grammar_fails_its_request_alone(runner: Runner) -> None:
     assert len(right.token_ids) == 1
 
 
-def test_steps_without_grammars_are_not_held_up_by_one_in_another_slot(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Working masks out waits for drafts, and cannot be captured in a graph."""
-    runner.release_all()
-    asked = Mock(wraps=runner.engine.masks.allowed)
-    monkeypatch.setattr(runner.engine.masks, "allowed", asked)
-    rows = [PlannedRow(slot, 3, 0, blocks_of(slot)) for slot in (0, 1)]
-    admissions = [admit(0, [5, 6, 7], SamplingParams(grammar=GRAMMAR)), admit(1, [5, 6, 7])]
-    run(runner, plan_rows(0, rows, admissions=admissions))
-    row = go_on(runner, 4, slot=1)
-    assert (row.error, len(row.token_ids) > 0) == (None, True)
-    assert [call.args[0].num_logits for call in asked.call_args_list] == [2]
-
-
-def test_masks_are_worked_out_during_the_pass(
+def test_masks_are_worked_out_during_the_pass_and_only_for_who_has_a_grammar(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they follow from is copied before the pass: a copy after it would wait for it."""
@@ -349,7 +318,7 @@ def test_masks_are_worked_out_during_the_pass(
         ordinary = getattr(owner, name)
 
         def noting(*some: Any, **named: Any) -> Any:
-            order.append(f"{owner.__name__}.{name}")
+            order.append(name)
             return ordinary(*some, **named)
 
         monkeypatch.setattr(owner, name, noting)
@@ -358,9 +327,13 @@ def test_masks_are_worked_out_during_the_pass(
     note(Model, "forward")
     note(GrammarStep, "find_rows")
     runner.release_all()
-    row = begin(runner, [5, 6, 7], sampling=SamplingParams(grammar=GRAMMAR))
-    assert row.error is None
-    assert order == ["GrammarStep.__init__", "Model.forward", "GrammarStep.find_rows"]
+    rows = [PlannedRow(slot, 3, 0, blocks_of(slot)) for slot in (0, 1)]
+    admissions = [admit(0, [5, 6, 7], SamplingParams(grammar=GRAMMAR)), admit(1, [5, 6, 7])]
+    run(runner, plan_rows(0, rows, admissions=admissions))
+    assert order == ["__init__", "forward", "find_rows"]
+    row = go_on(runner, 4, slot=1)
+    assert (row.error, len(row.token_ids) > 0) == (None, True)
+    assert set(order[3:]) == {"forward"}
 
 
 def test_a_model_without_a_tokenizer_refuses_grammars(llama: Runner, llama_path: Path) -> None:

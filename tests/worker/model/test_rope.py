@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 
-from optimist_common.errors import SetupError
-from optimist_worker.model.model import load_model
+from optimist_worker.model.model import known_positions
+from optimist_worker.model.source import read_source
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import build_runner, generate
 
@@ -59,14 +59,25 @@ def model_with(source: Path, target: Path, **values: Any) -> Path:
     return target
 
 
+def case_with(case: str, checkpoint: Callable[[str], Path], target: Path) -> tuple[Path, int]:
+    family, positions, values, length = CASES[case]
+    source = checkpoint(family)
+    return model_with(source, target, max_position_embeddings=positions, **values), length
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_lengths_and_texts_up_to_them_are_those_of_transformers(
+def test_lengths_are_those_up_to_which_frequencies_stay(
     case: str, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    family, positions, values, length = CASES[case]
-    path = model_with(
-        checkpoint(family), tmp_path / "model", max_position_embeddings=positions, **values
-    )
+    path, length = case_with(case, checkpoint, tmp_path / "model")
+    assert known_positions(read_source(str(path), "--model").text_config) == length
+
+
+@pytest.mark.parametrize("case", ["yarn", "linear", "llama3", "phi3", "of types"])
+def test_texts_up_to_these_lengths_are_those_of_transformers(
+    case: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path, length = case_with(case, checkpoint, tmp_path / "model")
     runner = build_runner(path)
     assert runner.engine.model.max_position_embeddings == length
     auto_model: Any = transformers.AutoModelForCausalLM
@@ -75,15 +86,8 @@ def test_lengths_and_texts_up_to_them_are_those_of_transformers(
     expected = reference.generate(
         torch.tensor([PROMPT]), max_new_tokens=number, do_sample=False, eos_token_id=None
     )[0, len(PROMPT) :].tolist()
-    assert generate(runner, PROMPT, number) == expected
     # Drafts never reach beyond the longest sequence.
     drafted = generate(
         *(runner, PROMPT, number), predict=lambda output: expected[len(output) : -1], width=8
     )
     assert drafted == expected
-
-
-def test_unknown_rotary_embeddings_are_refused(llama_path: Path, tmp_path: Path) -> None:
-    path = model_with(llama_path, tmp_path / "model", rope_scaling={"type": "frob", "factor": 2.0})
-    with pytest.raises(SetupError, match=r"config\.json: rope_type is 'frob', which transformers"):
-        load_model(str(path), "float32", "cpu")

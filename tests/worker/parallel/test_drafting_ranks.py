@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from optimist_common.sampling import SamplingParams
+from optimist_training.drafters.heads import save_eagle, save_medusa
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.drafters.heads.eagle import save_eagle
-from optimist_worker.drafters.heads.medusa import MedusaHeads, save_medusa
+from optimist_worker.drafters.heads.medusa import MedusaHeads
 from optimist_worker.execution.group import Group, GroupError
 from optimist_worker.execution.ranks import LOOPBACK, LocalRanks, Ranks, find_ranks
 from optimist_worker.model.model import load_model

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface, LlamaConfig
 
+from optimist_training.drafters.heads import save_eagle
 from optimist_training.drafters.target import Lesson, Target, ahead, right_share, soft_loss
-from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer, save_eagle
+from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 
 NAME = "optimist_chain"
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from optimist_training.drafters.heads import save_medusa
 from optimist_training.drafters.target import Lesson, Target, ahead, right_share, soft_loss
-from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa, save_medusa
+from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa
 
 _DECAY = 0.8
 """Weight of a head in the loss, relative to that of the head before (Medusa-1)."""

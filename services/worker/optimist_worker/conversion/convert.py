@@ -21,8 +21,8 @@ from optimist_worker.conversion.rotary import FACTORS
 from optimist_worker.conversion.tokenizer import read_tokenizer
 from optimist_worker.core.attention.paged_attention import NAME, paged_attention
 from optimist_worker.model.fit import finite_fault
-from optimist_worker.model.loading import check_config
 from optimist_worker.model.probe import probe_layers
+from optimist_worker.model.source import ModelSource
 
 _NAME = "model.gguf"
 
@@ -66,20 +66,20 @@ def _write(model: Any, tokenizer: Any, file: GgufFile, directory: Path) -> None:
         entry.chmod(card.stat().st_mode & 0o777)
 
 
-def _read_model(file: GgufFile, source: Path) -> Any:
+def _read_model(file: GgufFile, path: Path) -> Any:
     """Returns the model with float32 weights, checked to run in the worker."""
     auto_model: Any = AutoModelForCausalLM
-    flag = "FILE"
     with explained(f"{file.path} ({file.architecture}) cannot be converted"):
         config = read_config(file)
-        check_config(str(file.path), flag, config)
+        source = ModelSource(str(file.path), "FILE", config)
+        source.check()
         # What was loaded from a GGUF file counts as quantised, which save_pretrained refuses.
         with torch.device("meta"):
             model = auto_model.from_config(config, dtype=torch.float32)
         _require_places(file, model)
         loaded, report = auto_model.from_pretrained(
-            source.parent,
-            gguf_file=source.name,
+            path.parent,
+            gguf_file=path.name,
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
@@ -93,11 +93,8 @@ def _read_model(file: GgufFile, source: Path) -> Any:
             state[name].zero_()
         if fault := finite_fault(loaded.named_parameters()):
             raise SetupError(f"{file.path}: {fault}")
-        text_config = config.get_text_config()
         AttentionInterface.register(NAME, paged_attention)
-        probe_layers(
-            str(file.path), flag, loaded, range(text_config.num_hidden_layers), text_config
-        )
+        probe_layers(source, loaded)
         model.load_state_dict(state, assign=True)
         model.tie_weights()
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 from optimist_common.model_files.directory import check_model
 from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.model.fused import fuse
-from optimist_worker.model.loading import load_config
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.model.rounding import Bits
+from optimist_worker.model.source import read_source
 
 _FLAG = "--model"
 
@@ -40,7 +40,7 @@ def set_threads(number: int) -> None:
 def load_float32(name: str) -> Any:
     """Loads a model as transformers runs it; raises SetupError, which begins with --model."""
     check_model(name, _FLAG, needs_weights=True)
-    load_config(name, _FLAG)
+    read_source(name, _FLAG)
     auto_model: Any = AutoModelForCausalLM
     module = auto_model.from_pretrained(
         name, dtype=torch.float32, trust_remote_code=False, use_safetensors=True

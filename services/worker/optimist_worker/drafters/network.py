@@ -1,7 +1,7 @@
 """Networks that draft by being fed their own drafts: a model of its own, and EAGLE heads."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -41,28 +41,6 @@ class KeptDrafts(NamedTuple):
     """Which of the fed nodes each accepted draft was, `[num_rows, width]`."""
     number: torch.Tensor
     """How many of them, from the first on, were fed, `[num_rows]`."""
-
-
-class DraftNetwork(Protocol):
-    """Keeps keys and values of its own, in blocks that mirror the target's."""
-
-    def admit(self, slot: int) -> None:
-        """Forgets whatever it knew of a slot."""
-
-    reads_sizes: bool
-    """Whether it is given only rows that it can draft for, as far as that is known."""
-
-    def find_limits(self, rows: DraftRows) -> torch.Tensor:
-        """Returns the most drafts of each row, 0 where it knows too little, `[num_rows]`."""
-
-    def begin(self, rows: DraftRows) -> Thought:
-        """Catches up with the verified tokens; returns what follows the last one of each row."""
-
-    def feed(self, rows: DraftRows, level: FedLevel) -> Thought:
-        """Goes on from drafts of the rows that `begin` was given."""
-
-    def observe(self, step: VerifiedStep, kept: KeptDrafts) -> None:
-        """Takes in what the target has verified."""
 
 
 class DraftModelNetwork:
@@ -282,3 +260,7 @@ class EagleNetwork:
     def _run(self, batch: FlatBatch, features: torch.Tensor) -> torch.Tensor:
         inputs = batch.input_ids[None], batch.positions[None], features[None]
         return self._head.run(*inputs, paged=batch.attention)[0]
+
+
+DraftNetwork = DraftModelNetwork | EagleNetwork
+"""Keeps keys and values of its own, in blocks that mirror the target's."""

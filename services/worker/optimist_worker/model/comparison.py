@@ -5,6 +5,7 @@ own in pieces, two rows in a pass, with a tree of drafts. What a kind of model d
 attention that we compute (masks, windows, biases, states that go from token to token) shows here.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,9 +23,9 @@ from optimist_worker.core.attention.paged_attention import (
     paged_attention,
 )
 from optimist_worker.core.operation import by_plain_pytorch
-from optimist_worker.model.fit import built
 from optimist_worker.model.miniature import build_miniature, shrink
 from optimist_worker.model.probe import probe_layers
+from optimist_worker.model.source import ModelSource
 
 _MOST_DIFFERENT = 1e-3
 """Of a layer's outputs or the logits, as a share of them."""
@@ -43,22 +44,18 @@ _PASSES = (
 
 
 @torch.inference_mode()
-def compare_kind(name: str, flag: str, config: Any) -> None:
-    """Compares a small model of a config's kind with itself in transformers.
+def compare_kind(source: ModelSource) -> None:
+    """Compares a small model of a source's kind with itself in transformers.
 
-    Raises SetupError, which begins with `flag` and says which layer differs, if it does not compute
-    the same.
+    Raises SetupError, which says which layer differs, if it does not compute the same.
     """
-    where = f"{flag}: {name} ({config.model_type})"
     AttentionInterface.register(NAME, paged_attention)
-    with explained(f"{where} cannot be compared with what transformers computes"):
-        small = shrink(config)
-        text_config = small.get_text_config()
-        own = range(text_config.num_hidden_layers)
-        with built(name, flag, config):
-            module = build_miniature(small, NAME)
-        layers = probe_layers(name, flag, module, own, text_config)
-        texts = _texts(text_config.vocab_size)
+    with explained(f"{source.kind} cannot be compared with what transformers computes"):
+        small = replace(source, config=shrink(source.config))
+        with source.built():
+            module = build_miniature(small.config, NAME)
+        layers = probe_layers(small, module)
+        texts = _texts(small.text_config.vocab_size)
         outputs = _Outputs(module)
         module.set_attn_implementation("eager")
         module(input_ids=texts, use_cache=False)
@@ -77,7 +74,7 @@ def compare_kind(name: str, flag: str, config: Any) -> None:
         if not _is_same(*both):
             what = "its logits differ" if layer is None else f"layer {layer} gives something else"
             raise SetupError(
-                f"{where} cannot be served, since it would not compute what it computes in "
+                f"{source.kind} cannot be served, since it would not compute what it computes in "
                 f"transformers: {what}"
             )
 

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from optimist_common.errors import SetupError
-from optimist_worker.model.fit import built, make_module
+from optimist_worker.model.source import ModelSource
 
 
 def check_division(name: str, config: Any, number: int) -> None:
@@ -147,14 +147,14 @@ class StageCut:
         owner.config = config
 
 
-def plan_cut(name: str, config: Any, position: StagePosition) -> StageCut:
+def plan_cut(source: ModelSource, position: StagePosition) -> StageCut:
     """Decides which part of a model a stage has; SetupError if there are too many stages."""
-    with built(name, "--model", config):
-        model = make_module(config)
-    num_layers = config.get_text_config().num_hidden_layers
+    with source.built():
+        model = source.make_module()
+    num_layers = source.text_config.num_hidden_layers
     if num_layers < position.num_stages:
         raise SetupError(
-            f"{_FLAG}: {name} has {num_layers} layers; choose at most as many stages, not "
+            f"{_FLAG}: {source.name} has {num_layers} layers; choose at most as many stages, not "
             f"{position.num_stages}"
         )
     layers = find_layers(model, num_layers)

@@ -13,10 +13,9 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from optimist_common.errors import SetupError
-from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME
-from optimist_worker.model.packed import PackedError
 from optimist_worker.model.packed_checkpoint import PackedCheckpoint, quantization
+from optimist_worker.model.source import ModelSource
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +25,12 @@ _TABLES = re.compile(r"inv_freq$|masked_bias$|\.attn\.bias$|\.attention\.bias$")
 
 
 def check_fit(
-    name: str,
-    flag: str,
-    config: Any,
+    source: ModelSource,
     dtype: torch.dtype,
     device: torch.device,
+    packed: PackedCheckpoint | None,
     *,
     has_weights: bool,
-    packed: PackedCheckpoint | None = None,
 ) -> None:
     """Compares weight files with the model's class and both with the memory.
 
@@ -44,87 +41,57 @@ def check_fit(
     Raises SetupError if a weight is missing, left over or has another shape, the class cannot be
     built, or the weights are more than the memory.
     """
-    if quantization(config) is not None:
+    if quantization(source.config) is not None:
         return
     meta = torch.device("meta")
-    with built(name, flag, config), _quiet():
+    with source.built(), _quiet():
         if has_weights:
-            model_class, source = model_source(name, config, packed, dtype, meta)
-            module, report = model_class.from_pretrained(
-                device_map={"": meta},
-                dtype=dtype,
-                attn_implementation=NAME,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-                **source,
+            module, report = from_pretrained(
+                source, dtype, meta, packed, device_map={"": meta}, ignore_mismatched_sizes=True
             )
         else:
-            module = make_module(config, dtype)
+            module = source.make_module(dtype)
     if has_weights:
-        _check_report(name, flag, module, report)
+        _check_report(source.where, module, report)
     num_bytes = sum(weight.numel() for weight in module.parameters()) * dtype.itemsize
     most = _memory(device)
     if most is not None and num_bytes > most:
         raise SetupError(
-            f"{flag}: {name} has {num_bytes / 2**30:.1f} GiB of weights in {str(dtype)[6:]}, and "
+            f"{source.where} has {num_bytes / 2**30:.1f} GiB of weights in {str(dtype)[6:]}, and "
             f"{device} has {most / 2**30:.1f} GiB of memory; choose a smaller --dtype or model"
         )
 
 
-def make_module(
-    config: Any, dtype: torch.dtype | None = None, device: torch.device | str = "meta"
-) -> Any:
-    """Returns a decoder as its class initialises it; on the meta device it has no data."""
-    auto_model: Any = AutoModelForCausalLM
-    with torch.device(device):
-        return auto_model.from_config(
-            config, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
-        )
-
-
-def model_source(
-    name: str,
-    config: Any,
-    packed: PackedCheckpoint | None,
+def from_pretrained(
+    source: ModelSource,
     dtype: torch.dtype,
     device: torch.device,
+    packed: PackedCheckpoint | None,
+    model_class: Any = AutoModelForCausalLM,
+    **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the class of a model, and from where its `from_pretrained` takes the weights."""
-    if packed is None:
-        return AutoModelForCausalLM, {"pretrained_model_name_or_path": name}
-    whole = make_module(config)
-    weights = packed.weights(dtype)
-    if device.type == "meta":
-        weights = {
-            key: torch.empty(part.get_shape(), device=device) for key, part in weights.items()
-        }
-    source = {"pretrained_model_name_or_path": None, "config": whole.config}
-    return type(whole), source | {"state_dict": weights}
-
-
-@contextmanager
-def built(name: str, flag: str, config: Any) -> Iterator[None]:
-    """Raises SetupError that explains in one line why a model's class cannot be built or loaded."""
-    with explained(f"{flag}: cannot load {name}"):
-        try:
-            yield
-        except PackedError as error:
-            raise SetupError(f"{flag}: {name}: {error}") from None
-        except torch.OutOfMemoryError as error:
-            raise SetupError(
-                f"{flag}: {name} does not fit into the memory of the device; choose a smaller "
-                "--dtype, model or another --device"
-            ) from error
-        except (KeyError, AttributeError) as error:
-            # Classes of before the interface look the name up in a table of their own.
-            if error.args != (NAME,):
-                raise
-            raise SetupError(
-                f"{flag}: {name} ({config.model_type}) cannot be served: its attention does not "
-                "use the attention interface of transformers"
-            ) from None
+    """Returns a decoder with its weights, and what transformers found missing and left over."""
+    name: str | None = source.name
+    if packed is not None:
+        outline = source.make_module()
+        if model_class is AutoModelForCausalLM:
+            model_class = type(outline)
+        weights = packed.weights(dtype)
+        if device.type == "meta":
+            weights = {
+                key: torch.empty(part.get_shape(), device=device) for key, part in weights.items()
+            }
+        name, options = None, {"config": outline.config, "state_dict": weights, **options}
+    loaded: tuple[Any, dict[str, Any]] = model_class.from_pretrained(
+        name,
+        dtype=dtype,
+        attn_implementation=NAME,
+        output_loading_info=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+        **options,
+    )
+    return loaded
 
 
 def finite_fault(named: Iterable[tuple[str, torch.Tensor]]) -> str:
@@ -161,9 +128,8 @@ def _memory(device: torch.device) -> int | None:
     return None
 
 
-def _check_report(name: str, flag: str, module: Any, report: dict[str, Any]) -> None:
+def _check_report(where: str, module: Any, report: dict[str, Any]) -> None:
     """Raises SetupError for what transformers would fill in or leave out."""
-    where = f"{flag}: {name}"
     if others := sorted(report["mismatched_keys"]):
         key, found, wanted = others[0]
         raise SetupError(
@@ -172,6 +138,11 @@ def _check_report(name: str, flag: str, module: Any, report: dict[str, Any]) -> 
         )
     config = module.config.get_text_config()
     _check_left_over(where, config, module.state_dict(), sorted(report["unexpected_keys"]))
+    check_missing(where, report)
+
+
+def check_missing(where: str, report: dict[str, Any]) -> None:
+    """Raises SetupError if transformers has found no weight for a part of the model."""
     if missing := sorted(report["missing_keys"]):
         raise SetupError(
             f"{where} lacks {len(missing)} weights, such as {missing[0]}; "

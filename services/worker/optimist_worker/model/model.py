@@ -15,13 +15,13 @@ from optimist_worker.model.division import StageCut, StagePosition, check_divisi
 from optimist_worker.model.fit import check_fit
 from optimist_worker.model.loading import (
     choose_dtype,
-    load_config,
     load_weights,
     make_dummy_weights,
     take_device,
 )
 from optimist_worker.model.packed_checkpoint import open_packed
 from optimist_worker.model.probe import probe_layers
+from optimist_worker.model.source import read_source
 
 _MOST_POSITIONS = 2**31 - 1
 
@@ -90,34 +90,31 @@ def load_model(
     """
     check_model(name, flag, needs_weights=not dummy_weights)
     device = take_device(device_name)
-    config = load_config(name, flag)
-    packed = open_packed(name, flag, config, device, has_weights=not dummy_weights)
+    source = read_source(name, flag)
+    packed = open_packed(source, device, has_weights=not dummy_weights)
     has_kernels = kernels and tensor_parallel_size == 1
-    dtype = choose_dtype(name, flag, dtype_name, device, config, has_kernels=has_kernels)
-    text_config = config.get_text_config()
+    dtype = choose_dtype(source, dtype_name, device, has_kernels=has_kernels)
+    text_config = source.text_config
     if tensor_parallel_size > 1:
         check_division(name, text_config, tensor_parallel_size)
     AttentionInterface.register(NAME, paged_attention)
-    check_fit(name, flag, config, dtype, device, has_weights=not dummy_weights, packed=packed)
-    compare_kind(name, flag, config)
-    cut = None if stage is None else plan_cut(name, config, stage)
+    check_fit(source, dtype, device, packed, has_weights=not dummy_weights)
+    compare_kind(source)
+    cut = None if stage is None else plan_cut(source, stage)
     if dummy_weights:
-        module = make_dummy_weights(name, flag, config, dtype, device)
+        module = make_dummy_weights(source, dtype, device)
         if cut is not None:
             cut.remove_others(module)
     else:
-        module = load_weights(name, flag, config, dtype, device, tensor_parallel_size, cut, packed)
+        module = load_weights(source, dtype, device, packed, tensor_parallel_size, cut)
     module.eval().requires_grad_(False)
-    own = range(text_config.num_hidden_layers)
-    vocab_size = 0
     if cut is not None:
         cut.close_gaps(module)
-        own, vocab_size = cut.layers, cut.vocab_size
-    vocab_size = vocab_size or module.get_output_embeddings().weight.shape[0]
+    vocab_size = cut.vocab_size if cut else module.get_output_embeddings().weight.shape[0]
     return Model(
         name=f"{name} (dummy weights)" if dummy_weights else name,
         module=module,
-        layers=probe_layers(name, flag, module, own, text_config),
+        layers=probe_layers(source, module, None if cut is None else cut.layers),
         vocab_size=vocab_size,
         max_position_embeddings=known_positions(text_config),
         eos_token_ids=read_end_tokens(

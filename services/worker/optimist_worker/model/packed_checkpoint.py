@@ -28,6 +28,7 @@ from optimist_worker.model.packed import (
     PackedModule,
     Part,
 )
+from optimist_worker.model.source import ModelSource
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class PackedCheckpoint:
 
 
 def open_packed(
-    name: str, flag: str, config: Any, device: torch.device, *, has_weights: bool
+    source: ModelSource, device: torch.device, *, has_weights: bool
 ) -> PackedCheckpoint | None:
     """Opens the weights of a model that are quantised already, if they are to be unpacked.
 
@@ -107,10 +108,11 @@ def open_packed(
     Returns None if it is plain, read by a library, or not to be read at all; raises SetupError if
     the form, or a part of it, is not known.
     """
+    name, config = source.name, source.config
     values = quantization(config)
     if values is None:
         return None
-    method, where = values.get("quant_method"), f"{flag}: {name}: config.json: quantization_config"
+    method, where = values.get("quant_method"), f"{source.where}: config.json: quantization_config"
     libraries = {key.removesuffix("_4bit").removesuffix("_8bit") for key in AUTO_QUANTIZER_MAPPING}
     is_kept = method in _KEPT_ON_A_GPU and device.type != "cpu"
     if method in libraries and (is_kept or method not in METHODS):
@@ -132,8 +134,10 @@ def open_packed(
         "weights of %s are %s and are unpacked; activations, keys and values are not rounded",
         *(name, method),
     )
-    with explained(f"{flag}: cannot read {name}"):
-        directory = find_directory(name, flag) or snapshot_download(name, allow_patterns=_FILES)
+    with explained(f"{source.flag}: cannot read {name}"):
+        directory = find_directory(name, source.flag) or snapshot_download(
+            name, allow_patterns=_FILES
+        )
         return PackedCheckpoint(Path(directory), layout)
 
 

@@ -8,24 +8,25 @@ from transformers import AttentionInterface
 from optimist_common.errors import SetupError
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec
+from optimist_worker.model.source import ModelSource
 
 _PROBE = "optimist_probe"
 _NOTHING = LayerSpec(0, 0, 0)
 
 
 @torch.inference_mode()
-def probe_layers(
-    name: str, flag: str, module: Any, own: range, text_config: Any
-) -> list[LayerSpec]:
+def probe_layers(source: ModelSource, module: Any, own: range | None = None) -> list[LayerSpec]:
     """Runs one token through the model and notes what each attention layer would keep.
 
     A model with layers that do not come by the attention interface (linear attention, state
     spaces) shows it here and not in wrong tokens. Layers that our keyword does not reach get it
     from the model. A stage has its `own` layers of the whole, and keeps nothing of others.
 
-    Raises SetupError if it is such a model; the message begins with `flag`.
+    Raises SetupError if it is such a model.
     """
-    where = f"{flag}: {name} ({module.config.model_type})"
+    text_config = source.text_config
+    every = range(text_config.num_hidden_layers)
+    own = every if own is None else own
     inputs = {"input_ids": torch.zeros((1, 1), dtype=torch.int64, device=module.device)}
     inputs["position_ids"] = inputs["input_ids"]
     if own.start > 0:
@@ -50,7 +51,7 @@ def probe_layers(
 
     AttentionInterface.register(_PROBE, note)
     try:
-        with explained(f"{where} cannot run on KV blocks"):
+        with explained(f"{source.kind} cannot run on KV blocks"):
             module.set_attn_implementation(_PROBE)
             module(**inputs, use_cache=False, paged=None)
             if unreached:
@@ -63,10 +64,10 @@ def probe_layers(
     module.set_attn_implementation(NAME)
     if sorted(seen) != list(own) or unreached:
         raise SetupError(
-            f"{where} cannot be served: it has {len(own)} layers, and {len(seen)} use the "
+            f"{source.kind} cannot be served: it has {len(own)} layers, and {len(seen)} use the "
             "attention interface of transformers"
         )
-    return [seen.get(index, _NOTHING) for index in range(text_config.num_hidden_layers)]
+    return [seen.get(index, _NOTHING) for index in every]
 
 
 def _hand_on(module: Any, layers: list[Any]) -> None:

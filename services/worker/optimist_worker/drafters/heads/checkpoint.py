@@ -1,6 +1,5 @@
 """Files of draft heads: a config.json and safetensors, checked before use."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +7,9 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from optimist_common.errors import SetupError, one_line
+from optimist_common.errors import SetupError
 from optimist_common.model_files.config import check_config
 from optimist_common.model_files.directory import find_directory
 from optimist_common.model_files.json_file import FileError, read_object
@@ -20,6 +18,7 @@ from optimist_common.model_files.weights import pickles, read_header
 from optimist_worker.model.fit import finite_fault
 
 FLAG = "--drafter-model"
+_FILES = ["config.json", "*.safetensors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,10 @@ def read_checkpoint(name: str) -> Checkpoint:
 
     Raises SetupError if it is missing, incomplete, damaged, or has pickled weights only.
     """
-    directory = _directory(name)
+    with explained(f"{FLAG}: cannot fetch {name} from the hub"):
+        directory = find_directory(name, FLAG) or Path(
+            snapshot_download(name, allow_patterns=_FILES)
+        )
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         if pickled := pickles(directory):
@@ -69,18 +71,14 @@ def read_checkpoint(name: str) -> Checkpoint:
         raise SetupError(f"{FLAG}: {name} has no {lacking}; put it beside the others") from None
     except FileError as error:
         raise SetupError(f"{FLAG}: {name}: {error}") from None
-    checkpoint = Checkpoint(name, config, _read_weights(name, files))
-    if fault := finite_fault(checkpoint.weights.items()):
-        raise checkpoint.refuse(fault)
-    return checkpoint
-
-
-def _read_weights(name: str, files: list[Path]) -> dict[str, torch.Tensor]:
     weights: dict[str, torch.Tensor] = {}
     with explained(f"{FLAG}: cannot read the weights of {name}"):
         for file in files:
             weights |= load_file(file)
-    return weights
+    checkpoint = Checkpoint(name, config, weights)
+    if fault := finite_fault(checkpoint.weights.items()):
+        raise checkpoint.refuse(fault)
+    return checkpoint
 
 
 def fit(
@@ -132,25 +130,3 @@ def widen_logits(
         return known
     logits = known.new_full((*known.shape[:-1], vocab_size), float("-inf"))
     return logits.index_copy_(-1, target_ids, known)
-
-
-def write_checkpoint(
-    directory: Path, file_name: str, weights: Mapping[str, torch.Tensor], config: dict[str, Any]
-) -> None:
-    """Writes a head's weights, for everybody to read, and its config."""
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / file_name
-    save_file(dict(weights), file, metadata={"format": "pt"})
-    file.chmod(0o644)
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-
-
-def _directory(name: str) -> Path:
-    path = find_directory(name, FLAG)
-    if path is not None:
-        return path
-    try:
-        return Path(snapshot_download(name, allow_patterns=["config.json", "*.safetensors"]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = one_line(error)
-        raise SetupError(f"{FLAG}: cannot fetch {name} from the hub: {reason}") from None

@@ -4,7 +4,6 @@ EAGLE-1 and -2: Li et al., arXiv 2401.15077 and 2406.16858; EAGLE-3: arXiv 2503.
 """
 
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +27,6 @@ from optimist_worker.drafters.heads.checkpoint import (
     fit,
     read_checkpoint,
     widen_logits,
-    write_checkpoint,
 )
 from optimist_worker.model.division import whole
 from optimist_worker.model.fused import fuse_layer
@@ -205,7 +203,7 @@ class EagleHead(nn.Module):
 Weights = dict[str, torch.Tensor]
 
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
-_TOP = {
+TOP_NAMES = {
     "fc.weight": "first.fc.weight",
     "fc.bias": "first.fc.bias",
     "norm.weight": "norm.weight",
@@ -276,41 +274,10 @@ def load_eagle(name: str, target: Model) -> EagleHead:
     return head.to(target.device).eval().requires_grad_(False)
 
 
-def save_eagle(head: EagleHead, directory: Path, dtype: torch.dtype) -> None:
-    """Writes an EAGLE-1 head with the target's embedding and, of a whole vocabulary, its output.
-
-    A reduced vocabulary is written as `d2t` with the rows of the output matrix. Matrices are
-    stored as `dtype`, norms and biases in float32.
-    """
-    names = {value: key for key, value in _TOP.items()}
-    weights: Weights = {}
-    targets = ["embed_tokens"]
-    if head.target_ids is None:
-        targets.append("lm_head")
-    else:
-        weights["d2t"] = head.target_ids.cpu() - torch.arange(len(head.target_ids))
-    for key, value in head.state_dict().items():
-        if key in targets:
-            continue
-        further = re.fullmatch(r"further\.(\d+)\.(.+)", key)
-        if further is not None:
-            published = f"layers.{int(further[1]) + 1}.{further[2]}"
-        else:
-            published = names.get(key, key.replace("first.layer.", "layers.0."))
-        stored = dtype if value.dim() > 1 else torch.float32
-        weights[published] = value.detach().to(stored, copy=True).contiguous()
-    config: dict[str, Any] = head.config.to_diff_dict()
-    config |= {"architectures": ["EagleLlamaForCausalLM"], "model_type": "llama"}
-    config["bias"] = "fc.bias" in weights
-    if head.target_ids is not None:
-        config["draft_vocab_size"] = len(head.target_ids)
-    write_checkpoint(directory, "model.safetensors", weights, config)
-
-
 def _name(key: str, *, is_third: bool) -> str:
     """Returns the name that a published weight has in EagleHead."""
-    if key in _TOP:
-        return _TOP[key]
+    if key in TOP_NAMES:
+        return TOP_NAMES[key]
     if is_third:
         key = key.replace("midlayer.", "layers.0.", 1)
     match = _LAYER.fullmatch(key)

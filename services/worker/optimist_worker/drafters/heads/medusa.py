@@ -1,7 +1,6 @@
 """Medusa heads: several tokens ahead from one hidden state (Cai et al., arXiv 2401.10774)."""
 
 import re
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -13,7 +12,6 @@ from optimist_worker.drafters.heads.checkpoint import (
     fit,
     read_checkpoint,
     widen_logits,
-    write_checkpoint,
 )
 
 _HEAD_WEIGHT = re.compile(r"(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
@@ -130,31 +128,6 @@ def load_medusa(
     )
     fit(checkpoint, _stack(checkpoint, parts, heads), heads)
     return heads.to(device).eval().requires_grad_(False)
-
-
-def save_medusa(heads: MedusaHeads, directory: Path, dtype: torch.dtype) -> None:
-    """Writes heads in the layout of FasterDecoding/Medusa; a shared matrix as `lm_head.weight`."""
-    weights: dict[str, torch.Tensor] = {}
-    for head in range(heads.num_heads):
-        for layer in range(heads.num_layers):
-            weights[f"{head}.{layer}.linear.weight"] = heads.layer_weight[layer, head]
-            weights[f"{head}.{layer}.linear.bias"] = heads.layer_bias[layer, head]
-        if heads.lm_head.shape[0] > 1 or heads.num_heads == 1:
-            weights[f"{head}.{heads.num_layers}.weight"] = heads.lm_head[head]
-    if heads.lm_head.shape[0] == 1 and heads.num_heads > 1:
-        weights["lm_head.weight"] = heads.lm_head[0]
-    stored = {key: value.detach().to(dtype, copy=True) for key, value in weights.items()}
-    config = {
-        "model_type": "medusa",
-        "medusa_num_heads": heads.num_heads,
-        "medusa_num_layers": heads.num_layers,
-        "hidden_size": heads.lm_head.shape[2],
-        "vocab_size": heads.vocab_size,
-    }
-    if heads.target_ids is not None:
-        stored["token_map"] = heads.target_ids.cpu()
-        config["truncated_vocab_size"] = len(heads.target_ids)
-    write_checkpoint(directory, "medusa_lm_head.safetensors", stored, config)
 
 
 Part = tuple[str, int, int]
