@@ -218,8 +218,7 @@ async def test_what_a_device_was_given_before_a_malformed_plan_is_answered(
     again.cancel()
 
 
-@pytest.mark.parametrize("where", ["stub", "device"])
-@pytest.mark.parametrize("in_flight", [1, 2, 3])
+@pytest.mark.parametrize(("where", "in_flight"), [("stub", 2), ("device", 1), ("device", 3)])
 async def test_plans_ahead_give_the_same_tokens(
     where: str,
     in_flight: int,
