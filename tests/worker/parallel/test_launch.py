@@ -1,9 +1,9 @@
-"""A worker's ranks start alone, below torchrun and in pods, and each takes the others with it."""
+"""A worker's ranks start on one machine and in pods, and end together; for torchrun see
+`test_ranked_workers`."""
 
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,55 +24,37 @@ def start(words: list[str], **variables: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
 
 
-async def first_token(worker: StartedWorker) -> int:
-    async with worker.stub() as stub:
-        call = stub.Execute()
-        await call.write(first_plan(1, 0))
-        (token,) = from_bytes((await read(call)).token_ids).tolist()
-        call.cancel()
-    return int(token)
-
-
-async def test_torchrun_starts_ranks_and_a_signal_to_any_ends_all(
-    llama_path: Path, llama: Runner
-) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    torchrun += ["--master-port", str(free_port()), "-m", "optimist_worker"]
-    metrics_port = free_port()
-    options = ["--dtype", "float64", "--pipeline-parallel-size", "2", "--num-kv-blocks", "0"]
-    options += ["--kv-memory-mib", "1", "--metrics-port", str(metrics_port)]
-    worker = StartedWorker(llama_path, *options, command=torchrun)
-    try:
-        assert await first_token(worker) == generate(llama, PROMPT, 1)[0]
-        metrics = read_metrics(f"http://127.0.0.1:{metrics_port}/metrics")
-        assert metrics["optimist_worker_step_seconds_count"] >= 1
-        os.kill(worker.ranks()[1], signal.SIGTERM)
-        assert worker.wait() == 0, worker.log
-    finally:
-        worker.process.kill()
-    # Each of them has the keys and values of its layers.
-    assert "in float64 on cpu, 64 blocks of 16 tokens" in worker.log
-    assert "a pass of 1 token takes" in worker.log
-    assert worker.log.count(f"serving on {worker.address}") == 1
-
-
-async def test_pods_of_a_group_find_each_other_and_end_together(
+async def test_pods_of_a_group_find_each_other_and_a_signal_to_any_ends_all(
     llama_path: Path, llama: Runner
 ) -> None:
     pods = {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    port = ["--master-port", str(free_port())]
-    words = [*WORKER, "--model", str(llama_path), *SMALL, *PAIR, *port]
+    metrics_port = free_port()
+    options = ["--dtype", "float64", "--pipeline-parallel-size", "2", "--num-kv-blocks", "0"]
+    options += ["--kv-memory-mib", "1", "--master-port", str(free_port())]
+    words = [*WORKER, "--model", str(llama_path), *SMALL, *options]
     second = start(words, **pods, LWS_WORKER_INDEX="1")
-    first = StartedWorker(llama_path, *PAIR, *port, **pods, LWS_WORKER_INDEX="0")
+    options += ["--metrics-port", str(metrics_port)]
+    first = StartedWorker(llama_path, *options, **pods, LWS_WORKER_INDEX="0")
     try:
-        assert await first_token(first) == generate(llama, PROMPT, 1)[0]
-        second.kill()
-        assert first.wait() == 1
-        assert "another rank has ended" in first.log
+        async with first.stub() as stub:
+            call = stub.Execute()
+            await call.write(first_plan(1, 0))
+            said = from_bytes((await read(call)).token_ids).tolist()
+            call.cancel()
+        assert said == generate(llama, PROMPT, 1)
+        metrics = read_metrics(f"http://127.0.0.1:{metrics_port}/metrics")
+        assert metrics["optimist_worker_step_seconds_count"] >= 1
+        second.terminate()
+        assert first.wait() == 0, first.log
+        assert second.wait(60) == 0
     finally:
         first.process.kill()
         second.kill()
         second.communicate()
+    # Each of them has the keys and values of its layers.
+    assert "in float64 on cpu, 64 blocks of 16 tokens" in first.log
+    assert "a pass of 1 token takes" in first.log
+    assert first.log.count(f"serving on {first.address}") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

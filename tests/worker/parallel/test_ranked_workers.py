@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -21,10 +22,11 @@ from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.execution.codec import write_plan
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
+from tests.stack import free_port
 from tests.worker.call import first_plan, plan, read, said, serve, serve_port
 from tests.worker.drafters.drafting import drafting_runner
 from tests.worker.failing_rows import check_failing_rows
-from tests.worker.parallel.started_worker import StartedWorker
+from tests.worker.parallel.started_worker import WORKER, StartedWorker
 from tests.worker.scenario import Scenario, find_truths
 from tests.worker.step import NUM_BLOCKS
 
@@ -94,8 +96,12 @@ def alone(path: Path) -> Runner:
 
 @pytest.fixture(scope="module", params=KINDS)
 def worker(request: pytest.FixtureRequest, path: Path) -> Iterator[StartedWorker]:
-    """Two ranks that share each layer, or three stages."""
-    worker = StartedWorker(path, *OPTIONS, *KINDS[request.param])
+    """Two ranks that share each layer, started by torchrun, or three stages."""
+    command: Sequence[str] = WORKER
+    if request.param == "ranks":
+        command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+        command += ("--master-port", str(free_port()), "-m", "optimist_worker")
+    worker = StartedWorker(path, *OPTIONS, *KINDS[request.param], command=command)
     yield worker
     worker.end()
 
@@ -206,7 +212,9 @@ async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
 
 
 # The last test, because it ends the worker that others share.
-async def test_a_rank_that_dies_takes_the_worker_with_it(worker: StartedWorker) -> None:
+async def test_a_rank_that_dies_takes_the_worker_with_it(
+    worker: StartedWorker, is_staged: bool
+) -> None:
     async with worker.stub() as stub:
         call = stub.Execute()
         await call.write(first_plan(1, 0))
@@ -218,5 +226,6 @@ async def test_a_rank_that_dies_takes_the_worker_with_it(worker: StartedWorker) 
             await read(call)
         assert error.value.code() == grpc.StatusCode.UNAVAILABLE
     assert await asyncio.to_thread(worker.wait) == 1
-    assert "exit codes by rank: [1, -9" in worker.log
+    if is_staged:
+        assert "exit codes by rank: [1, -9" in worker.log
     assert not worker.ranks()
