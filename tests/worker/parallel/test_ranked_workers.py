@@ -31,8 +31,10 @@ from tests.worker.scenario import Scenario, find_truths
 from tests.worker.step import NUM_BLOCKS
 
 SHAPE = DraftShape(5, 5)
-OPTIONS = ("--dtype", "float64", "--drafter", "ngram", "--drafter-tokens", "5")
-OPTIONS += ("--max-num-batched-tokens", "256")
+OPTIONS = (
+    *("--dtype", "float64", "--drafter", "ngram", "--drafter-tokens", "5"),
+    *("--max-num-batched-tokens", "256"),
+)
 KINDS = {"ranks": ("--tensor-parallel-size", "2"), "stages": ("--pipeline-parallel-size", "3")}
 GRAMMAR = 'start: "{" /[a-z]{2,4}/ (":" /[0-9]{1,3}/)* "}" /[A-Z ]{4,}/'
 SAMPLINGS = [
@@ -99,8 +101,8 @@ def worker(request: pytest.FixtureRequest, path: Path) -> Iterator[StartedWorker
     """Two ranks that share each layer, started by torchrun, or three stages."""
     command: Sequence[str] = WORKER
     if request.param == "ranks":
-        command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
-        command += ("--master-port", str(free_port()), "-m", "optimist_worker")
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        command = [*torchrun, "--master-port", str(free_port()), "-m", "optimist_worker"]
     worker = StartedWorker(path, *OPTIONS, *KINDS[request.param], command=command)
     yield worker
     worker.end()
