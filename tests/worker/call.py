@@ -13,12 +13,12 @@ from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.execution.codec import write_plan
-from optimist_worker.runner.cost import CostCurve, MeasuredCosts
+from optimist_worker.runner.cost import MeasuredCosts
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service.servicer import WorkerServicer
 from tests.worker.step import admit, plan_rows
 
-COSTS = MeasuredCosts(CostCurve([1, 2, 4], [70, 70, 90]), drafter_us=[30, 50])
+COSTS = MeasuredCosts({1: 70, 2: 70, 4: 90}, {1: 30, 2: 50})
 PROMPT = [5, 6, 7, 8, 9]
 Stub = Any
 
@@ -71,8 +71,7 @@ async def read(call: Any) -> worker_pb2.ExecuteResponse:
 def said(response: worker_pb2.ExecuteResponse) -> dict[int, list[int]]:
     """The new tokens of each slot."""
     ends = np.cumsum(from_bytes(response.num_emitted_tokens))[:-1]
-    texts = np.split(from_bytes(response.token_ids), ends)
-    return {
-        int(slot): text.tolist()
-        for slot, text in zip(from_bytes(response.slots), texts, strict=True)
-    }
+    slots = from_bytes(response.slots).tolist()
+    # Of no rows there is one empty text.
+    texts = np.split(from_bytes(response.token_ids), ends)[: len(slots)]
+    return {slot: text.tolist() for slot, text in zip(slots, texts, strict=True)}

@@ -1,25 +1,15 @@
-"""What a pass makes of its rows: the state moves on, and results are put in order."""
+"""What a pass makes of its rows: the state moves on until requests end."""
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_common.columns import Int32Column
 from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.batch.results import (
-    Outputs,
-    collect_result,
-    pack,
-    settle_rows,
-    unpack,
-)
+from optimist_worker.core.batch.results import Outputs, pack, settle_rows, unpack
 from optimist_worker.core.batch.slot_table import FittedRows
-from optimist_worker.core.plan import PlannedRow
-from tests.worker.step import plan_rows
 from tests.worker.tables import MAX_LEN, Tables, make_tables
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -33,17 +23,13 @@ def admitted() -> Tables:
     return tables
 
 
-def verdict_of(
-    *rows: tuple[Sequence[int], int],
-    broken: Sequence[int] = (),
-    path: list[list[int]] | None = None,
-) -> Verdict:
+def verdict_of(*rows: tuple[Sequence[int], int], broken: Sequence[int] = ()) -> Verdict:
     """Tokens of each row, and how many drafts were accepted."""
     width = max(len(tokens) for tokens, _ in rows)
     return Verdict(
         token_ids=torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens, _ in rows]),
         num_accepted=torch.tensor([number for _, number in rows]),
-        path=None if path is None else torch.tensor(path),
+        path=None,
         is_sound=torch.tensor([row not in broken for row in range(len(rows))]),
     )
 
@@ -55,10 +41,9 @@ def state(tables: Tables, slot: int) -> tuple[int, int, bool]:
 
 
 def settle(tables: Tables, rows: FittedRows, verdict: Verdict) -> list[int]:
-    settled = settle_rows(tables.table, rows, verdict)
-    slots = rows.slots.tolist()
-    assert settled.num_tokens.tolist() == [state(tables, slot)[0] for slot in slots]
-    emitted: list[int] = settled.num_emitted.tolist()
+    number, lengths = settle_rows(tables.table, rows, verdict)
+    assert lengths.tolist() == [state(tables, slot)[0] for slot in rows.slots.tolist()]
+    emitted: list[int] = number.tolist()
     return emitted
 
 
@@ -101,57 +86,6 @@ def test_a_sequence_may_fill_the_table() -> None:
     assert settle(tables, rows, verdict_of(([20, 9, 9, 9], 0))) == [1]
     assert tables.table.token_ids[1].tolist() == [1] * (MAX_LEN - 1) + [20]
     assert state(tables, 1) == (MAX_LEN, MAX_LEN - 1, True)
-
-
-ROWS = [PlannedRow(slot, 1, 3, []) for slot in (4, 1, 3, 0)]
-
-
-def outputs(**columns: list[int]) -> Outputs[Int32Column]:
-    number = len(columns["lengths"])
-    whole = {name: columns.get(name, [0] * number) for name in Outputs._fields}
-    return Outputs(**{name: np.array(column, np.int32) for name, column in whole.items()})
-
-
-OUTPUTS = outputs(
-    lengths=[12, 7, 30],
-    num_emitted_tokens=[2, 0, 1],
-    num_drafted_tokens=[3, 0, 2],
-    num_accepted_tokens=[1, 0, 0],
-    draft_sources=[1, 0, 3],
-    num_fed_tokens=[4, 5, 3],
-    window_nodes=[7, 0, 0],
-    draft_positions=[5, 0, 0],
-    token_ids=[20, 21, 40],
-    accepted_nodes=[9],
-)
-
-
-PLAN = plan_rows(8, ROWS)
-
-
-def test_results_are_in_the_order_of_the_plan() -> None:
-    result = collect_result(PLAN, [4, 3, 0], OUTPUTS, {1: "why"}, {1: 9}, 55)
-    spread = {
-        "slots": [4, 1, 3, 0],
-        "lengths": [12, 9, 7, 30],
-        "num_emitted_tokens": [2, 0, 0, 1],
-        "token_ids": [20, 21, 40],
-        "num_drafted_tokens": [3, 0, 0, 2],
-        "num_accepted_tokens": [1, 0, 0, 0],
-        "draft_sources": [1, 0, 0, 3],
-        "window_nodes": [7, -1, 0, 0],
-        "draft_positions": [5, -1, 0, 0],
-        "accepted_nodes": [9],
-    }
-    for name, column in spread.items():
-        assert getattr(result, name).tolist() == column, name
-    assert (result.sequence, result.draft_ns, result.num_tokens) == (8, 55, 12)
-    assert result.errors == {1: "why"}
-
-
-def test_rows_that_failed_on_the_device_cannot_go_on() -> None:
-    result = collect_result(PLAN, [4, 3, 0], OUTPUTS, {1: "why", 3: "not finite"}, {}, 0)
-    assert result.lengths.tolist() == [12, 0, 7, 30]
 
 
 def test_accepted_nodes_are_those_of_windows() -> None:

@@ -44,30 +44,6 @@ def test_nothing_is_left_of_the_last_holder(tables: Tables) -> None:
     assert indices(tables, 1, [3, 4, 9]) == [tables.blocks(1, 1)[0] * SIZE + 3, trash, trash + 1]
 
 
-@given(st.lists(st.lists(st.integers(0, NUM_BLOCKS - 1), max_size=3), max_size=4))
-def test_indices_follow_the_blocks_in_their_order(parts: list[list[int]]) -> None:
-    tables = make_tables()
-    tables.admit(3, [7], 0)
-    held: list[int] = []
-    for part in parts:
-        tables.table.append_blocks([3], [part], [len(held)])
-        held += part
-    assert columns(tables, 3)["capacity"] == len(held) * SIZE
-    expected = [block * SIZE + offset for block in held for offset in range(SIZE)]
-    number = min(len(expected), MAX_LEN)
-    assert indices(tables, 3, [*range(number)]) == expected[:number]
-
-
-def test_blocks_after_the_longest_sequence_are_of_no_use(tables: Tables) -> None:
-    tables.admit(0, [7], 8)
-    others = tables.table.block_tables[1:].clone()
-    tables.table.append_blocks([0], [[1, 2, 3, 4, 5, 6, 7]], [8])
-    tables.table.append_blocks([0], [[8]], [15])
-    assert indices(tables, 0, [32, 36, 39]) == [1 * SIZE, 2 * SIZE, 2 * SIZE + 3]
-    assert indices(tables, 0, [MAX_LEN]) == [NUM_BLOCKS * SIZE]
-    assert torch.equal(tables.table.block_tables[1:], others)
-
-
 @given(
     num_tokens=st.integers(1, MAX_LEN - 1),
     computed=st.integers(0, MAX_LEN),

@@ -8,7 +8,6 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from optimist_worker.execution import executor
 from optimist_worker.execution.executor import GraphCache
 
 INPUTS = torch.tensor([1, 2])
@@ -83,17 +82,3 @@ def test_what_cannot_be_captured_runs_as_it_is(
     for _ in range(3):
         cache.run("other", INPUTS, plain)
     assert calls == [False, True]
-
-
-def test_the_graph_that_was_not_used_for_longest_makes_room(
-    cache: GraphCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(executor, "MOST_GRAPHS", 2)
-    calls: list[bool] = []
-    for key in ("a", "a", "b", "b", "a", "c"):
-        cache.run(key, INPUTS, counting(calls))
-    calls.clear()
-    cache.run("a", INPUTS, counting(calls))
-    assert calls == []
-    cache.run("b", INPUTS, counting(calls))
-    assert calls == [False]

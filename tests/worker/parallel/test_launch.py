@@ -1,9 +1,9 @@
-"""How a worker and its ranks are started, and how one takes the others with it."""
+"""A worker's ranks start on one machine and in pods, and end together; for torchrun see
+`test_ranked_workers`."""
 
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,63 +19,42 @@ from tests.worker.step import generate
 PAIR = ("--dtype", "float64", "--tensor-parallel-size", "2")
 
 
-def test_serves_until_sigterm(llama_path: Path) -> None:
-    metrics_port = free_port()
-    options = ["--num-kv-blocks", "0", "--kv-memory-mib", "1", "--metrics-port", str(metrics_port)]
-    worker = StartedWorker(llama_path, *options)
-    metrics = read_metrics(f"http://127.0.0.1:{metrics_port}/metrics")
-    assert "optimist_worker_step_seconds_sum" in metrics
-    worker.end()
-    assert worker.process.returncode == 0, worker.log
-    assert "0.2 million parameters in float32 on cpu, 64 blocks of 16 tokens" in worker.log
-    assert "a pass of 1 token takes" in worker.log
-    assert f"serving on {worker.address}" in worker.log
-
-
 def start(words: list[str], **variables: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(words, env={**os.environ, **variables, "OMP_NUM_THREADS": "1"})
+    environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
 
 
-async def first_token(worker: StartedWorker) -> int:
-    async with worker.stub() as stub:
-        call = stub.Execute()
-        await call.write(first_plan(1, 0))
-        (token,) = from_bytes((await read(call)).token_ids).tolist()
-        call.cancel()
-    return int(token)
-
-
-async def test_torchrun_starts_ranks_and_a_signal_to_any_ends_all(
-    llama_path: Path, llama: Runner
-) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    torchrun += ["--master-port", str(free_port()), "-m", "optimist_worker"]
-    worker = StartedWorker(llama_path, *PAIR, command=torchrun)
-    try:
-        assert await first_token(worker) == generate(llama, PROMPT, 1)[0]
-        os.kill(worker.ranks()[1], signal.SIGTERM)
-        assert worker.wait() == 0, worker.log
-    finally:
-        worker.process.kill()
-
-
-async def test_pods_of_a_group_find_each_other_and_end_together(
+async def test_pods_of_a_group_find_each_other_and_a_signal_to_any_ends_all(
     llama_path: Path, llama: Runner
 ) -> None:
     pods = {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    port = ["--master-port", str(free_port())]
-    words = [*WORKER, "--model", str(llama_path), *SMALL, *PAIR, *port]
+    metrics_port = free_port()
+    options = ["--dtype", "float64", "--pipeline-parallel-size", "2", "--num-kv-blocks", "0"]
+    options += ["--kv-memory-mib", "1", "--master-port", str(free_port())]
+    words = [*WORKER, "--model", str(llama_path), *SMALL, *options]
     second = start(words, **pods, LWS_WORKER_INDEX="1")
-    first = StartedWorker(llama_path, *PAIR, *port, **pods, LWS_WORKER_INDEX="0")
+    options += ["--metrics-port", str(metrics_port)]
+    first = StartedWorker(llama_path, *options, **pods, LWS_WORKER_INDEX="0")
     try:
-        assert await first_token(first) == generate(llama, PROMPT, 1)[0]
-        second.kill()
-        assert first.wait() == 1
-        assert "another rank has ended" in first.log
+        async with first.stub() as stub:
+            call = stub.Execute()
+            await call.write(first_plan(1, 0))
+            said = from_bytes((await read(call)).token_ids).tolist()
+            call.cancel()
+        assert said == generate(llama, PROMPT, 1)
+        metrics = read_metrics(f"http://127.0.0.1:{metrics_port}/metrics")
+        assert metrics["optimist_worker_step_seconds_count"] >= 1
+        second.terminate()
+        assert first.wait() == 0, first.log
+        assert second.wait(60) == 0
     finally:
         first.process.kill()
         second.kill()
-        second.wait()
+        second.communicate()
+    # Each of them has the keys and values of its layers.
+    assert "in float64 on cpu, 64 blocks of 16 tokens" in first.log
+    assert "a pass of 1 token takes" in first.log
+    assert first.log.count(f"serving on {first.address}") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -83,7 +62,7 @@ def test_ranks_that_have_not_joined_yet_end_with_their_starter(
     llama_path: Path, number: signal.Signals
 ) -> None:
     words = [*WORKER, "--model", str(llama_path), *PAIR, "--port", str(free_port())]
-    starter = subprocess.Popen(words, stderr=subprocess.PIPE)
+    starter = start(words)
     children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children")
     while len(children.read_text().split()) < 2:
         time.sleep(0.01)
@@ -93,15 +72,10 @@ def test_ranks_that_have_not_joined_yet_end_with_their_starter(
     assert starter.returncode != 0
 
 
-def test_what_keeps_ranks_from_starting_is_said_once() -> None:
-    words = [*WORKER, "--model", "/nowhere", "--tensor-parallel-size", "2"]
-    done = subprocess.run(
-        [*words, "--port", str(free_port())],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=200,
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("optimist worker: ") == 1, done.stderr
-    assert "--model: /nowhere is not a directory" in done.stderr
+def test_what_keeps_ranks_from_starting_is_said_once(llama_path: Path) -> None:
+    words = [*WORKER, "--model", str(llama_path), *PAIR, "--max-model-len", "5000"]
+    starter = start([*words, "--port", str(free_port())])
+    said = starter.communicate(timeout=100)[1].decode()
+    assert starter.returncode == 2
+    assert said.count("optimist worker: ") == 1, said
+    assert "--max-model-len: 5000 is more than the 1024 positions" in said

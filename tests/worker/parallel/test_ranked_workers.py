@@ -2,11 +2,13 @@
 
 import asyncio
 import os
-import random
 import signal
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,19 +17,25 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
+from optimist_worker.core.plan import Plan
 from optimist_worker.drafters.shape import DraftShape
-from optimist_worker.model.model import load_model
+from optimist_worker.execution.codec import write_plan
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
-from tests.worker.call import first_plan, plan, read, serve, serve_port
-from tests.worker.drafters.drafting import drafting_runner, save_blurred
+from tests.stack import free_port
+from tests.worker.call import first_plan, plan, read, said, serve, serve_port
+from tests.worker.drafters.drafting import drafting_runner
 from tests.worker.failing_rows import check_failing_rows
-from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
-from tests.worker.parallel.started_worker import StartedWorker
-from tests.worker.step import NUM_BLOCKS, generate
+from tests.worker.parallel.started_worker import WORKER, StartedWorker
+from tests.worker.scenario import Scenario, find_truths
+from tests.worker.step import NUM_BLOCKS
 
-FLOAT64 = ("--dtype", "float64")
-KINDS = {"ranks": "--tensor-parallel-size", "stages": "--pipeline-parallel-size"}
+SHAPE = DraftShape(5, 5)
+OPTIONS = (
+    *("--dtype", "float64", "--drafter", "ngram", "--drafter-tokens", "5"),
+    *("--max-num-batched-tokens", "256"),
+)
+KINDS = {"ranks": ("--tensor-parallel-size", "2"), "stages": ("--pipeline-parallel-size", "3")}
 GRAMMAR = 'start: "{" /[a-z]{2,4}/ (":" /[0-9]{1,3}/)* "}" /[A-Z ]{4,}/'
 SAMPLINGS = [
     SamplingParams(),
@@ -42,6 +50,40 @@ SAMPLINGS = [
 ]
 
 
+class Lockstep:
+    """Streams to several workers, whose answers must be the same."""
+
+    def __init__(self, stubs: Sequence[Any]) -> None:
+        self._calls = [stub.Execute() for stub in stubs]
+        self._sequence = 0
+        self.draft_sources: set[int] = set()
+        """Where the drafts of all answers came from."""
+        self.num_accepted = 0
+
+    async def send(self, request: worker_pb2.ExecuteRequest) -> None:
+        """Sends a plan, as the next in turn, to all."""
+        self._sequence += 1
+        request.sequence = self._sequence
+        for call in self._calls:
+            await call.write(request)
+
+    async def read(self) -> worker_pb2.ExecuteResponse:
+        """Returns the answer of all."""
+        answers: list[worker_pb2.ExecuteResponse] = [
+            await asyncio.wait_for(call.read(), 60) for call in self._calls
+        ]
+        for answer in answers:
+            answer.step_ns = answer.idle_ns = answer.draft_ns = 0
+            assert answer == answers[0]
+        self.draft_sources.update(from_bytes(answers[0].draft_sources).tolist())
+        self.num_accepted += sum(from_bytes(answers[0].num_accepted_tokens).tolist())
+        return answers[0]
+
+    def cancel(self) -> None:
+        for call in self._calls:
+            call.cancel()
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # It scales embeddings, slides over every other layer and caps scores.
@@ -51,16 +93,24 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(path: Path) -> Runner:
     """The model held by this process alone."""
-    return drafting_runner(path, "ngram", DraftShape(5, 5))
+    return drafting_runner(path, "ngram", SHAPE)
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def worker(request: pytest.FixtureRequest, path: Path) -> Iterator[StartedWorker]:
-    """Two ranks that share each layer, or two stages."""
-    options = ["--drafter", "ngram", "--drafter-tokens", "5", KINDS[request.param], "2"]
-    worker = StartedWorker(path, *FLOAT64, *options)
+    """Two ranks that share each layer, started by torchrun, or three stages."""
+    command: Sequence[str] = WORKER
+    if request.param == "ranks":
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        command = [*torchrun, "--master-port", str(free_port()), "-m", "optimist_worker"]
+    worker = StartedWorker(path, *OPTIONS, *KINDS[request.param], command=command)
     yield worker
     worker.end()
+
+
+@pytest.fixture
+def is_staged(request: pytest.FixtureRequest) -> bool:
+    return bool(request.node.callspec.params["worker"] == "stages")
 
 
 @pytest.fixture
@@ -72,22 +122,34 @@ async def lockstep(alone: Runner, worker: StartedWorker) -> AsyncIterator[Lockst
         lockstep.cancel()
 
 
-def make_requests(alone: Runner, seed: int) -> list[Wanted]:
-    rng, requests = random.Random(seed), []
-    for sampling in SAMPLINGS:
-        prompt = [rng.randrange(3, 250) for _ in range(rng.randrange(3, 40))]
-        truth = generate(alone, prompt, 30, sampling=sampling)
-        requests.append(Wanted(prompt, sampling, truth))
-    return requests
-
-
-@pytest.mark.parametrize("num_groups", [1, 2])
 async def test_texts_are_those_of_one_process_though_plans_overlap(
-    alone: Runner, lockstep: Lockstep, num_groups: int
+    alone: Runner, lockstep: Lockstep, is_staged: bool
 ) -> None:
-    requests = make_requests(alone, num_groups)
-    num_overlapped = await serve_all(lockstep, requests, num_groups, num_groups)
-    assert (num_overlapped > 20) == (num_groups > 1)
+    """Among stages, of two scenarios each has a plan of its own in flight."""
+    truths = find_truths(alone, SAMPLINGS, 30)
+    scenarios = [
+        Scenario(seed, truths, range(2 * seed, 2 * seed + 2), range(48 * seed, 48 * seed + 48))
+        for seed in (0, 1)
+    ]
+    for scenario, other in zip(scenarios, scenarios[::-1], strict=True):
+        scenario.others = [other]
+    waiting = deque((scenario, scenario.plans(25)) for scenario in scenarios)
+    in_flight: deque[tuple[Scenario, Iterator[Plan]]] = deque()
+    num_overlapped = 0
+    while waiting or in_flight:
+        while waiting and len(in_flight) < (2 if is_staged else 1):
+            scenario, plans = waiting.popleft()
+            if (made := next(plans, None)) is not None:
+                num_overlapped += bool(in_flight)
+                await lockstep.send(write_plan(made))
+                in_flight.append((scenario, plans))
+        if in_flight:
+            answer = await lockstep.read()
+            assert not answer.errors
+            scenario, plans = in_flight.popleft()
+            scenario.note(said(answer))
+            waiting.append((scenario, plans))
+    assert (num_overlapped > 20) == is_staged
     assert lockstep.num_accepted > 20
     assert DraftSource.NGRAM in lockstep.draft_sources
 
@@ -122,28 +184,23 @@ async def test_rows_that_fail_end_their_requests_and_nothing_else(
     await check_failing_rows(alone, worker.port, caplog)
 
 
-@pytest.mark.parametrize("reads_sizes", [True, False])
-async def test_rows_that_fail_in_one_process_end_their_requests_and_nothing_else(
-    alone: Runner, path: Path, caplog: pytest.LogCaptureFixture, reads_sizes: bool
+async def test_rows_that_fail_where_nothing_is_read_end_their_requests_and_nothing_else(
+    alone: Runner, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without reading sizes it is as inside of captured steps."""
-    shape, runner = DraftShape(5, 5), alone
-    if not reads_sizes:
-        runner = drafting_runner(path, "ngram", shape, reads_sizes=False, most_tokens=512)
-    async with serve_port(runner) as port:
-        await check_failing_rows(drafting_runner(path, "ngram", shape), port, caplog)
+    """As inside of captured steps."""
+    padding = drafting_runner(path, "ngram", SHAPE, reads_sizes=False, most_tokens=512)
+    async with serve_port(padding) as port:
+        await check_failing_rows(alone, port, caplog)
 
 
 async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
-    worker: StartedWorker, alone: Runner, request: pytest.FixtureRequest
+    worker: StartedWorker, alone: Runner, is_staged: bool
 ) -> None:
     async with worker.stub() as stub:
         description = await stub.Describe(worker_pb2.DescribeRequest())
-        is_staged = request.node.callspec.params["worker"] == "stages"
-        assert description.num_pipeline_stages == (2 if is_staged else 1)
+        assert description.num_pipeline_stages == (3 if is_staged else 1)
         assert description.vocab_size == alone.engine.model.vocab_size
         assert description.num_blocks == NUM_BLOCKS
-        assert from_bytes(description.eos_token_ids).tolist() == alone.engine.model.eos_token_ids
         assert len(from_bytes(description.cost_us)) > 0
         call = stub.Execute()
         for sequence, slot in ((1, 1), (2, 0), (3, 0)):
@@ -157,7 +214,9 @@ async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
 
 
 # The last test, because it ends the worker that others share.
-async def test_a_rank_that_dies_takes_the_worker_with_it(worker: StartedWorker) -> None:
+async def test_a_rank_that_dies_takes_the_worker_with_it(
+    worker: StartedWorker, is_staged: bool
+) -> None:
     async with worker.stub() as stub:
         call = stub.Execute()
         await call.write(first_plan(1, 0))
@@ -169,24 +228,6 @@ async def test_a_rank_that_dies_takes_the_worker_with_it(worker: StartedWorker) 
             await read(call)
         assert error.value.code() == grpc.StatusCode.UNAVAILABLE
     assert await asyncio.to_thread(worker.wait) == 1
-    assert "exit codes by rank: [1, -9]" in worker.log
+    if is_staged:
+        assert "exit codes by rank: [1, -9" in worker.log
     assert not worker.ranks()
-
-
-async def test_three_stages_with_a_draft_model_end_in_good_order(
-    alone: Runner, path: Path, tmp_path: Path
-) -> None:
-    requests = make_requests(alone, 3)
-    save_blurred(load_model(str(path), "float64", "cpu"), tmp_path)
-    drafter = ("--drafter", "draft_model", "--drafter-model", str(tmp_path))
-    worker = StartedWorker(path, *FLOAT64, KINDS["stages"], "3", *drafter)
-    try:
-        async with worker.stub() as stub:
-            # A process alone has another drafter here, so only texts are compared.
-            lockstep = Lockstep([stub])
-            assert await serve_all(lockstep, requests, 3, 2) > 20
-            assert DraftSource.DRAFT_MODEL in lockstep.draft_sources
-            assert len(worker.ranks()) == 3
-    finally:
-        worker.end()
-    assert worker.process.returncode == 0, worker.log

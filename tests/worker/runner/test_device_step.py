@@ -28,8 +28,7 @@ from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.network import DraftKV, DraftModelNetwork, EagleNetwork
 from optimist_worker.drafters.network_drafter import AutoregressiveDrafter, MedusaDrafter
 from optimist_worker.drafters.shape import DraftShape
-from optimist_worker.execution.executor import HostStopwatch
-from optimist_worker.execution.step import Step
+from optimist_worker.execution.step import Step, Stopwatch
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model, load_model
@@ -185,7 +184,7 @@ def _trace(
     assert len(addresses) > 10
     with torch.inference_mode(), NothingFromHost(), Capture() as capture:
         packed, scored = parts.step.run(
-            columns, bounds, HostStopwatch(), Masks("", parts.model), wanted
+            columns, bounds, Stopwatch(), Masks("", parts.model), wanted
         )
     assert capture.num_operations > 100
     assert packed.device == META
@@ -197,18 +196,24 @@ def _trace(
     return scored
 
 
-@pytest.mark.parametrize("has_trees", [False, True], ids=["chains", "trees"])
+COUPLED, REJECTION = AcceptanceRule
+
+
 @pytest.mark.parametrize(
-    ("way", "shape", "rule", "manner"),
+    ("way", "shape", "rule", "manner", "has_trees"),
     [
-        *(("none", "chain", rule, manner) for rule in AcceptanceRule for manner in MANNERS),
-        *(
-            (way, shape, AcceptanceRule.COUPLED, manner)
-            for way in ("draft_model", "discard", "medusa", "eagle")
-            for shape in SHAPES
-            for manner in ("greedy", "cut")
-        ),
-        *(("draft_model", shape, AcceptanceRule.REJECTION, "cut") for shape in SHAPES),
+        ("none", "chain", COUPLED, "greedy", False),
+        ("none", "chain", COUPLED, "cut", True),
+        ("none", "chain", COUPLED, "penalized", True),
+        ("none", "chain", REJECTION, "penalized", True),
+        ("draft_model", "chain", COUPLED, "cut", True),
+        ("draft_model", "fixed", REJECTION, "cut", False),
+        ("draft_model", "dynamic", REJECTION, "cut", False),
+        ("discard", "dynamic", COUPLED, "greedy", False),
+        ("medusa", "fixed", COUPLED, "cut", False),
+        ("medusa", "dynamic", COUPLED, "greedy", True),
+        ("eagle", "fixed", COUPLED, "greedy", True),
+        ("eagle", "dynamic", COUPLED, "cut", False),
     ],
 )
 def test_a_step_waits_for_nothing(
@@ -224,8 +229,7 @@ def test_a_step_waits_for_nothing(
     _trace(parts, manner, has_trees=has_trees)
 
 
-@pytest.mark.parametrize("rule", AcceptanceRule)
-@pytest.mark.parametrize("has_trees", [False, True], ids=["chains", "trees"])
+@pytest.mark.parametrize(("has_trees", "rule"), [(False, COUPLED), (True, REJECTION)])
 def test_a_step_that_reports_logprobs_waits_for_nothing(
     target: Model, shapeless: Model, has_trees: bool, rule: AcceptanceRule
 ) -> None:

@@ -93,7 +93,3 @@ def test_a_lost_device_names_the_setting(runner: Runner, monkeypatch: pytest.Mon
     monkeypatch.setattr(runner.engine.executor, "check_failure", lose)
     with pytest.raises(SetupError, match="start with --no-cuda-graphs"):
         check_graphs(runner)
-
-
-def test_a_worker_without_graphs_checks_nothing(llama_path: Path) -> None:
-    assert not check_graphs(build_runner(llama_path))

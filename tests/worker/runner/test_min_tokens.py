@@ -21,10 +21,8 @@ TOKENIZER = Tokenizer.from_file(str(BUNDLED_MODEL / "tokenizer.json"))
 PROMPT = TOKENIZER.encode("def f(width): return width").ids
 SAMPLED = SamplingParams(temperature=1.0, top_p=0.95, seed=4)
 MANNERS = {
-    "greedy": SamplingParams(),
-    "penalized": SamplingParams(presence_penalty=0.4),
+    "penalized": SamplingParams(presence_penalty=0.4, num_logprobs=5),
     "sampled": SAMPLED,
-    "with log-probabilities": SamplingParams(num_logprobs=5),
     # After one of them the only other token is the end.
     "grammar": SamplingParams(grammar="start: /[a-z]+/"),
     "sampled under a grammar": replace(SAMPLED, grammar="start: /[a-z]+( [0-9]+)*/"),
@@ -79,7 +77,12 @@ def answer(
 
 @pytest.mark.parametrize(
     ("runner", "name"),
-    [*(("exact", name) for name in MANNERS), ("padded", "sampled"), ("padded", "grammar")],
+    [
+        ("exact", "penalized"),
+        ("exact", "sampled under a grammar"),
+        ("padded", "sampled"),
+        ("padded", "grammar"),
+    ],
     indirect=["runner"],
 )
 def test_stops_are_chosen_from_the_least_length_on(runner: Runner, name: str) -> None:
@@ -119,9 +122,8 @@ def test_many_stops_are_all_late(runner: Runner) -> None:
     )
 
 
-@pytest.mark.parametrize("grammar", ['start: "width" | "height"', "start: /[ab]{1,5}/"])
-def test_a_grammar_that_ends_too_soon_fails_its_request_alone(runner: Runner, grammar: str) -> None:
-    sampling = SamplingParams(grammar=grammar)
+def test_a_grammar_that_ends_too_soon_fails_its_request_alone(runner: Runner) -> None:
+    sampling = SamplingParams(grammar='start: "width" | "height"')
     plain = answer(runner, sampling, [END])
     output, error = plain
     assert error == "min_tokens: the answer has to end before it has as many tokens"

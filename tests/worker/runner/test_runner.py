@@ -1,8 +1,10 @@
-"""Plans applied to the runner: exactness under any windows, isolation of errors, bounds."""
+"""Plans applied to the runner: exactness under any windows and on cached blocks, isolation of
+errors, bounds."""
 
 import random
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +24,7 @@ from tests.worker.step import (
     go_on,
     plain_text,
     plan_rows,
+    rows_of,
     run,
 )
 
@@ -73,7 +76,7 @@ def window_trees(draw: st.DrawFn, truth: list[int], length: int) -> WindowUpdate
 
 
 @settings(
-    max_examples=65, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     data=st.data(),
@@ -159,6 +162,49 @@ def test_rows_do_not_depend_on_their_batch(llama: Runner) -> None:
     assert [text[:20] for text in together] == alone
 
 
+SHARED = PROMPT + PROMPT[:7]
+
+
+def contents(runner: Runner, blocks: list[int]) -> torch.Tensor:
+    indices = [block * BLOCK_SIZE + i for block in blocks for i in range(BLOCK_SIZE)]
+    pool = runner.engine.state.pool
+    return torch.stack([memory[indices] for memory in pool.keys + pool.values])
+
+
+def test_texts_on_shared_blocks_are_those_without_a_cache(llama: Runner) -> None:
+    prompts = [[*SHARED, 5, 6, 7, 8], [*SHARED, 9], SHARED + [12] * 20]
+    manners = [MANNERS["greedy"], MANNERS["sampled"], MANNERS["penalized"]]
+    texts = [
+        generate(llama, prompt, 24, sampling=sampling)
+        for prompt, sampling in zip(prompts, manners, strict=True)
+    ]
+    llama.release_all()
+    first = PlannedRow(0, len(prompts[0]), 0, blocks_of(0))
+    run(llama, plan_rows(1, [first], admissions=[admit(0, prompts[0], manners[0])]))
+    cached = blocks_of(0)[:2]
+    before = contents(llama, cached)
+    admissions = [admit(i, prompts[i], manners[i], cached_blocks=cached) for i in (1, 2)]
+    rows = [PlannedRow(i, len(prompts[i]), 3, blocks_of(i)) for i in (1, 2)]
+    plan = plan_rows(2, [PlannedRow(0, 1, 3, []), *rows], admissions=admissions)
+    outputs: list[list[int]] = [texts[0][:1], [], []]
+    num_fed = 0
+    while min(len(output) for output in outputs) < 24:
+        result = llama.execute(plan)
+        num_fed = num_fed or result.num_tokens
+        for row in rows_of(result):
+            assert row.error is None
+            outputs[row.slot] += row.token_ids
+        windows = [
+            WindowUpdate(i, len(outputs[i]), [*texts[i][len(outputs[i]) :][:2], 3, 3])
+            for i in range(3)
+        ]
+        plan = plan_rows(3, [PlannedRow(i, 1, 3, []) for i in (2, 0, 1)], windows=windows)
+    assert [output[:24] for output in outputs] == texts
+    # Nothing was computed again: one token of slot 0, and what follows the cached ones.
+    assert num_fed == 1 + 1 + 20
+    assert torch.equal(contents(llama, cached), before)
+
+
 def test_request_goes_on_after_a_preemption(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 24, sampling=MANNERS["both"])
     readmission = admit(3, PROMPT + truth[:10], MANNERS["both"], num_prompt_tokens=25)
@@ -181,12 +227,16 @@ def test_errors_stay_with_their_row(llama: Runner) -> None:
         "temperature must be": admit(5, [5], SamplingParams(temperature=float("nan"))),
         f"logit_bias: token id {VOCAB_SIZE}": admit(6, [5], bias),
         "num_logprobs must be in 0 to 20, not 21": admit(9, [5], SamplingParams(num_logprobs=21)),
-        "num_prompt_logprobs must be in 0 to 20, not -1": admit(
-            10, [5], SamplingParams(num_prompt_logprobs=-1)
+        "cached_blocks: 16 tokens are cached, but at most 15 of": admit(
+            10, [5] * 16, cached_blocks=[0]
         ),
+        "max_length must be in 0 to 400, not 401": admit(11, [5], max_length=401),
+        "token_ids: 9 tokens leave no room for another within": admit(12, [5] * 9, max_length=9),
+        "min_length must be at least 0, not -1": admit(13, [5], min_length=-1),
+        "400 tokens leave no room for another within max_length": admit(14, [5] * 400),
     }
     slots = [8, *(admission.slot for admission in faults.values())]
-    rows = [PlannedRow(slot, 25, 2, blocks_of(slot)) for slot in slots]
+    rows = [PlannedRow(slot, 25, 2, blocks_of(slot, 4)) for slot in slots]
     rows += [PlannedRow(7, 25, 0, [60]), PlannedRow(0, 25, 0, blocks_of(0))]
     admissions = [admit(0, PROMPT), *faults.values(), admit(7, PROMPT)]
     *bad, good = run(llama, plan_rows(1, admissions=admissions, rows=rows))
@@ -196,17 +246,11 @@ def test_errors_stay_with_their_row(llama: Runner) -> None:
     assert (good.error, good.token_ids) == (None, expected)
 
 
-def begin_twins(llama: Runner) -> list[int]:
-    """Runs the prompt on slots 0 and 1; returns what both of them say alone."""
+def test_logits_that_are_not_numbers_fail_their_row_alone(llama: Runner) -> None:
     expected = generate(llama, PROMPT, 6)
     llama.release_all()
     rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (0, 1)]
     run(llama, plan_rows(1, rows, admissions=[admit(0, PROMPT), admit(1, PROMPT)]))
-    return expected
-
-
-def test_logits_that_are_not_numbers_fail_their_row_alone(llama: Runner) -> None:
-    expected = begin_twins(llama)
     key = llama.engine.state.pool.keys[0][blocks_of(1)[0] * BLOCK_SIZE]
     kept = key.clone()
     key.fill_(float("nan"))
@@ -236,38 +280,27 @@ def test_a_failing_pass_ends_its_rows_and_not_the_worker(
     assert (row.error, len(row.token_ids)) == (None, 1)
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, IndexError, TypeError])
-def test_a_request_that_cannot_be_admitted_fails_alone(
-    llama: Runner, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+def test_a_request_that_cannot_be_prepared_fails_alone(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise kind("not enough memory:\n for this")
-
+    """Of three the first cannot be admitted, and the second has a window that cannot be set."""
     expected = generate(llama, PROMPT, 1)
     llama.release_all()
     biased = admit(1, PROMPT, SamplingParams(logit_bias={9: 1.5}))
-    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (1, 0)]
+    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (1, 2, 0)]
+    admissions, windows = [biased, admit(2, PROMPT), admit(0, PROMPT)], [WindowUpdate(2, 0, [4, 5])]
     with monkeypatch.context() as patch:
-        patch.setattr(llama.engine.state.sampling, "_set_bias", refuse)
-        bad, good = run(llama, plan_rows(1, admissions=[biased, admit(0, PROMPT)], rows=rows))
-    assert bad.error == "it cannot be admitted: not enough memory: for this"
-    assert (bad.token_ids, bad.length) == ([], 25)
+        patch.setattr(llama.engine.state.sampling, "_set_bias", no_memory)
+        patch.setattr(llama.engine.state.windows, "set", no_memory)
+        plan = plan_rows(1, rows, admissions=admissions, windows=windows)
+        first, second, good = run(llama, plan)
+    assert first.error == "it cannot be admitted: not enough memory: for this"
+    assert second.error == "its window cannot be set: not enough memory: for this"
+    assert (first.token_ids, first.length) == (second.token_ids, second.length) == ([], 25)
     assert (good.error, good.token_ids) == (None, expected)
     again = plan_rows(2, rows[:1], released_slots=[1], admissions=[biased])
     (row,) = run(llama, again)
     assert (row.error, len(row.token_ids)) == (None, 1)
-
-
-def test_a_window_that_cannot_be_set_fails_its_request_alone(
-    llama: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = begin_twins(llama)
-    rows = [PlannedRow(slot, 1, 4, []) for slot in (0, 1)]
-    with monkeypatch.context() as patch:
-        patch.setattr(llama.engine.state.windows, "set", no_memory)
-        bad, good = run(llama, plan_rows(2, rows, windows=[WindowUpdate(0, 1, [4, 5])]))
-    assert bad.error == "its window cannot be set: not enough memory: for this"
-    assert (good.error, good.token_ids) == (None, expected[1:2])
 
 
 def test_a_request_that_cannot_be_admitted_to_a_lost_device_is_not_at_fault(

@@ -235,12 +235,34 @@ def _column(name: str, data: bytes) -> Int32Column:
 
 
 def write_plan(plan: Plan) -> worker_pb2.ExecuteRequest:
-    """Writes the message that `codec.decode_plan` reads as this plan."""
+    """Writes the message that `decode_plan` reads as this plan."""
     return worker_pb2.ExecuteRequest(
         sequence=plan.sequence,
         released_slots=to_bytes(list(plan.released_slots)),
-        admissions=[_write_admission(admission) for admission in plan.admissions],
-        windows=[_write_window(window) for window in plan.windows],
+        admissions=[
+            worker_pb2.Admission(
+                slot=admission.slot,
+                request_id=admission.request_id,
+                token_ids=to_bytes(admission.token_ids),
+                num_prompt_tokens=admission.num_prompt_tokens,
+                sampling=write_sampling(admission.sampling),
+                cached_blocks=to_bytes(admission.cached_blocks),
+                max_length=admission.max_length,
+                min_length=admission.min_length,
+                stop_token_ids=to_bytes(admission.stop_token_ids),
+                predicted_token_ids=to_bytes(admission.predicted_token_ids),
+            )
+            for admission in plan.admissions
+        ],
+        windows=[
+            worker_pb2.Window(
+                slot=window.slot,
+                base=window.base,
+                token_ids=to_bytes(window.token_ids),
+                parents=to_bytes(window.parents),
+            )
+            for window in plan.windows
+        ],
         slots=to_bytes(plan.slots),
         num_known_tokens=to_bytes(plan.num_known_tokens),
         num_draft_tokens=to_bytes(plan.num_draft_tokens),
@@ -248,28 +270,4 @@ def write_plan(plan: Plan) -> worker_pb2.ExecuteRequest:
         new_blocks=to_bytes(plan.new_blocks),
         least_chance=plan.least_chance,
         max_drafter_tokens=plan.max_drafter_tokens,
-    )
-
-
-def _write_admission(admission: Admission) -> worker_pb2.Admission:
-    return worker_pb2.Admission(
-        slot=admission.slot,
-        request_id=admission.request_id,
-        token_ids=to_bytes(admission.token_ids),
-        num_prompt_tokens=admission.num_prompt_tokens,
-        sampling=write_sampling(admission.sampling),
-        cached_blocks=to_bytes(admission.cached_blocks),
-        max_length=admission.max_length,
-        min_length=admission.min_length,
-        stop_token_ids=to_bytes(admission.stop_token_ids),
-        predicted_token_ids=to_bytes(admission.predicted_token_ids),
-    )
-
-
-def _write_window(window: WindowUpdate) -> worker_pb2.Window:
-    return worker_pb2.Window(
-        slot=window.slot,
-        base=window.base,
-        token_ids=to_bytes(window.token_ids),
-        parents=to_bytes(window.parents),
     )

@@ -74,25 +74,20 @@ class LeadingRank(LocalExecutor):
             end_process(f"the other ranks cannot be reached: {error}")
 
 
+_DECIDING = (
+    *("slots", "lengths", "num_emitted_tokens", "token_ids", "num_drafted_tokens"),
+    *("num_accepted_tokens", "draft_sources", "window_nodes", "accepted_nodes"),
+)
+
+
 def digest(result: StepResult) -> bytes:
     """Returns the checksum of everything that decides how rows go on, DIGEST_BYTES long.
 
     Times and the texts of errors differ between ranks that agree.
     """
-    columns = (
-        result.slots,
-        result.lengths,
-        result.num_emitted_tokens,
-        result.token_ids,
-        result.num_drafted_tokens,
-        result.num_accepted_tokens,
-        result.draft_sources,
-        result.window_nodes,
-        result.accepted_nodes,
-        np.array(sorted(result.errors), np.int32),
-    )
+    columns = [getattr(result, name) for name in _DECIDING]
     checksum = zlib.crc32(f"{result.sequence} {result.num_tokens}".encode())
-    for column in columns:
+    for column in [*columns, np.array(sorted(result.errors), np.int32)]:
         checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), checksum)
     return checksum.to_bytes(DIGEST_BYTES, "little")
 

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -18,8 +17,7 @@ from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import LogprobTargets
 from optimist_worker.core.batch.slot_table import receive
 from optimist_worker.core.plan import Plan, StepResult
-from optimist_worker.execution.stage_pass import StageMasks
-from optimist_worker.execution.step import Step
+from optimist_worker.execution.step import Step, Stopwatch
 from optimist_worker.model.grammar import Masks
 
 
@@ -76,7 +74,7 @@ class Executor:
     settles_late = False
     """Whether the state moves on only when a step is waited for."""
 
-    def __init__(self, device: torch.device, masks: Masks | StageMasks) -> None:
+    def __init__(self, device: torch.device, masks: Masks) -> None:
         """Runs on a device, with the grammars of all slots."""
         self.device, self.masks = device, masks
 
@@ -95,12 +93,7 @@ class Executor:
         """Has the other processes launch a plan."""
 
     def launch(self, step: StepInput) -> RunningStep:
-        """Launches a step.
-
-        Raises:
-            RuntimeError, ValueError, IndexError: PyTorch refuses it.
-            GroupError: Another process is gone.
-        """
+        """Launches a step; raises GroupError if another process is gone, or what PyTorch raises."""
         raise NotImplementedError
 
     def finish(self, result: StepResult) -> None:
@@ -151,7 +144,7 @@ class LocalExecutor(Executor):
             # Streams and events are those of the thread's current device.
             with torch.cuda.device(self.device):
                 return self._launch_cuda(step)
-        watch = HostStopwatch()
+        watch = Stopwatch()
         packed, scored = self._step.run(step.columns, step.bounds, watch, self.masks, step.wanted)
         return _LocalStep(packed[: step.num_rows], scored, None, watch)
 
@@ -160,7 +153,7 @@ class LocalExecutor(Executor):
         # What log-probabilities are wanted of is different in every step.
         is_plain = wanted is None and not bounds.has_grammar and bounds.num_tokens <= MOST_TOKENS
         graphs = self._graphs if is_plain and self.uses_graphs else None
-        watch = CudaStopwatch(is_on=graphs is None)
+        watch = Stopwatch(is_cuda=True, is_on=graphs is None)
         scored: torch.Tensor | None = None
 
         def run(rows: torch.Tensor) -> torch.Tensor:
@@ -186,7 +179,7 @@ class _LocalStep:
     packed: torch.Tensor
     scored: torch.Tensor | None
     done: torch.cuda.Event | None
-    watch: "HostStopwatch | CudaStopwatch"
+    watch: Stopwatch
 
     @property
     def is_over(self) -> bool:
@@ -218,42 +211,6 @@ class _EndWatch:
                 self._steps.get().synchronize()
             if (wake := self.wake) is not None:
                 wake()
-
-
-class HostStopwatch:
-    """Takes the time of parts of a step on devices that compute while the host waits."""
-
-    def __init__(self) -> None:
-        self._marks: list[int] = []
-
-    def mark(self) -> None:
-        """A part begins, or ends."""
-        self._marks.append(time.perf_counter_ns())
-
-    def total_ns(self) -> int:
-        """Returns the time of all parts, in nanoseconds."""
-        return sum(self._marks[1::2]) - sum(self._marks[::2])
-
-
-class CudaStopwatch:
-    """The same for a CUDA stream; the times are there once the stream has come so far."""
-
-    def __init__(self, *, is_on: bool) -> None:
-        """Starts a watch; one that is not on takes no time, for graphs, which have no events."""
-        self._is_on = is_on
-        self._marks: list[torch.cuda.Event] = []
-
-    def mark(self) -> None:
-        """A part begins, or ends."""
-        if self._is_on:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-            self._marks.append(event)
-
-    def total_ns(self) -> int:
-        """Returns the time of all parts, in nanoseconds."""
-        parts = zip(self._marks[::2], self._marks[1::2], strict=True)
-        return sum(int(first.elapsed_time(last) * 1e6) for first, last in parts)
 
 
 logger = logging.getLogger(__name__)

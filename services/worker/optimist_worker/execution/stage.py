@@ -13,7 +13,7 @@ from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.execution.codec import write_plan
 from optimist_worker.execution.commands import Command, digest, draft_digest
-from optimist_worker.execution.executor import Executor, FinishedStep, HostStopwatch, StepInput
+from optimist_worker.execution.executor import Executor, FinishedStep, StepInput
 from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import (
@@ -22,7 +22,7 @@ from optimist_worker.execution.stage_pass import (
     StageVerdict,
     read_verdict,
 )
-from optimist_worker.execution.step import PreparedStep, Step
+from optimist_worker.execution.step import PreparedStep, Step, Stopwatch
 from optimist_worker.model.division import StageCut
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import Model
@@ -50,8 +50,8 @@ class Stage(Executor):
         masks: Masks,
         link: StageLink,
     ) -> None:
-        """Takes its position among the stages; those that choose no tokens follow no grammar."""
-        super().__init__(model.device, masks if cut.position.is_last else StageMasks(masks))
+        """Takes its position among the stages; all but the last one have `StageMasks`."""
+        super().__init__(model.device, masks)
         self.position, self.link = cut.position, link
         self.num_stages = cut.position.num_stages
         self.most_plans = self.num_stages + _SPARE_PLANS
@@ -73,7 +73,7 @@ class Stage(Executor):
         failure = ""
         wanted = None if step.wanted is None else step.wanted.to(self.device)
         with on_device(self.device):
-            prepared, watch = None, HostStopwatch()
+            prepared, watch = None, Stopwatch()
             try:
                 prepared = self.step.prepare(step.columns, step.bounds, watch, wanted)
             except Exception as error:
@@ -184,7 +184,7 @@ class StagedStep:
     """None if not even that went well."""
     num_rows: int
     """How many of the rows are not padding."""
-    watch: HostStopwatch
+    watch: Stopwatch
     """Of the drafter."""
     number: int = 0
     """Of the pass, alike at all stages; counted from 1."""

@@ -11,7 +11,7 @@ from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.core.plan import Admission
 from optimist_worker.model.division import StageCut, find_layers
-from optimist_worker.model.grammar import GrammarStep, Masks
+from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import Model
 
 _TENSORS = [field.name for field in fields(Verdict)]
@@ -111,34 +111,24 @@ def read_verdict(data: bytes) -> StageVerdict:
     return StageVerdict(number, verdict, tensors.get("scored"), failure, by_slot, drafts)
 
 
-class StageMasks:
+class StageMasks(Masks):
     """Refuses the grammars that the last stage refuses, and follows none.
 
     How far a grammar can be followed is the last stage's to say, see `StageVerdict.faults`.
     """
 
-    def __init__(self, masks: Masks) -> None:
-        self._masks = masks
+    def __init__(self, name: str, model: Model) -> None:
+        """See `Masks`."""
+        super().__init__(name, model)
         self.faults: dict[int, str] = {}
         """Why grammars of the plan to be settled can be followed no further, by slot."""
 
     def open(self, admission: Admission) -> str | None:
         """Returns what is wrong with the grammar of a request, or None."""
-        error = self._masks.open(admission)
-        self._masks.close(admission.slot)
+        error = super().open(admission)
+        self.close(admission.slot)
         return error
-
-    def close(self, slot: int) -> None:
-        """Forgets a slot."""
-
-    def commit(self, slot: int, token_ids: list[int]) -> str | None:
-        """Returns why a slot's grammar cannot be followed further, or None."""
-        return self.fault(slot)
 
     def fault(self, slot: int) -> str | None:
         """Returns why a slot's grammar can be followed no further, or None."""
         return self.faults.get(slot)
-
-    def allowed(self, step: GrammarStep) -> torch.Tensor | None:
-        """Restricts nothing, because nothing is chosen here."""
-        return None

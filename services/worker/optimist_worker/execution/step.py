@@ -1,7 +1,8 @@
 """One step on the device: drafts, the target's pass, the verdict, and what is left of it."""
 
+import time
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,17 +34,39 @@ from optimist_worker.drafters.drafter import (
     merge,
     spread,
 )
-from optimist_worker.execution.stage_pass import StageMasks
 from optimist_worker.model.grammar import GrammarStep, Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model
 
 
-class Stopwatch(Protocol):
-    """Takes the time that drafting takes."""
+class Stopwatch:
+    """Takes the time of parts of a step: what drafting takes."""
+
+    def __init__(self, *, is_cuda: bool = False, is_on: bool = True) -> None:
+        """Times the host or a CUDA stream; one that is not on is for graphs, which have no events.
+
+        Of a stream the times are there once it has come so far.
+        """
+        self._is_cuda, self._is_on = is_cuda, is_on
+        self._marks: list[Any] = []
 
     def mark(self) -> None:
-        """Drafting begins, or ends."""
+        """A part begins, or ends."""
+        if not self._is_on:
+            return
+        if not self._is_cuda:
+            self._marks.append(time.perf_counter_ns())
+            return
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._marks.append(event)
+
+    def total_ns(self) -> int:
+        """Returns the time of all parts, in nanoseconds."""
+        parts = zip(self._marks[::2], self._marks[1::2], strict=True)
+        if self._is_cuda:
+            return sum(int(first.elapsed_time(last) * 1e6) for first, last in parts)
+        return sum(last - first for first, last in parts)
 
 
 class StepTensors(NamedTuple):
@@ -107,7 +130,7 @@ class Step:
         columns: torch.Tensor,
         bounds: StepBounds,
         watch: Stopwatch,
-        masks: Masks | StageMasks,
+        masks: Masks,
         wanted: LogprobTargets | None = None,
     ) -> StepTensors:
         """Runs a step of which the host knows the bounds.
@@ -153,7 +176,7 @@ class Step:
 
     @torch.inference_mode()
     def judge(
-        self, prepared: PreparedStep, logits: torch.Tensor, masks: Masks | StageMasks
+        self, prepared: PreparedStep, logits: torch.Tensor, masks: Masks
     ) -> tuple[Verdict, torch.Tensor | None]:
         """Judges the drafts by the logits that the pass was asked for; see `StepTensors.scored`."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
@@ -192,10 +215,10 @@ class Step:
         """Moves the state on by a verdict, None without a pass; returns what `pack` has packed."""
         rows, bounds, drafts = prepared.rows, prepared.bounds, prepared.proposal.drafts
         verdict = verdict or nothing(drafts)
-        settled = settle_rows(self._table, rows, verdict)
+        number, lengths = settle_rows(self._table, rows, verdict)
         nodes = torch.full_like(verdict.token_ids, -1)
         if bounds.uses_windows:
-            nodes = self._windows.follow(rows.slots, prepared.indices, verdict, settled.num_emitted)
+            nodes = self._windows.follow(rows.slots, prepared.indices, verdict, number)
         compact(self._table, self._pool, rows, verdict)
         if self._drafter is not None and prepared.tokens is not None:
             watch.mark()
@@ -207,15 +230,14 @@ class Step:
                     prepared.size,
                     prepared.proposal,
                     verdict,
-                    settled.num_emitted,
+                    number,
                     features,
                 )
             )
             watch.mark()
-        number = settled.num_emitted
         has_emitted, nothing_left = number > 0, torch.zeros_like(number)
         outputs = Outputs(
-            lengths=settled.num_tokens,
+            lengths=lengths,
             num_emitted_tokens=number,
             num_drafted_tokens=drafts.num_tokens * has_emitted,
             num_accepted_tokens=verdict.num_accepted * has_emitted,

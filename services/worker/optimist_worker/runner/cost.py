@@ -5,7 +5,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,65 +13,27 @@ from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import MOST_WINDOW_NODES, Admission, Plan, StepResult, WindowUpdate
 from optimist_worker.runner.runner import Runner
 
-
-@dataclass(frozen=True, slots=True)
-class CostCurve:
-    """Times of passes; both lists are empty if none was timed."""
-
-    num_tokens: list[int]
-    """Ascending, `[num_points]`."""
-    microseconds: list[int]
-    """Never decreasing, `[num_points]`."""
-
-
-def pass_sizes(most_tokens: int) -> list[int]:
-    """Returns 1, 2, 4, 8 and so on, and `most_tokens` as the last."""
-    sizes = [2**power for power in range(most_tokens.bit_length()) if 2**power < most_tokens]
-    return [*sizes, most_tokens] if most_tokens > 0 else []
-
-
-def fit_curve(times: dict[int, float]) -> CostCurve:
-    """Makes a curve that never decreases, nor grows faster than the number of tokens.
-
-    A pass costs no more than one of more tokens, and two of n tokens do the work of one of 2 n.
-    Where the best times in seconds say otherwise one was disturbed, and so is too long.
-    """
-    sizes = sorted(times)
-    return CostCurve(sizes, [max(1, round(_bound(times, size) * 1e6)) for size in sizes])
-
-
-def _bound(times: dict[int, float], size: int) -> float:
-    """Returns the most that a size takes by the times of all."""
-    return min(time * max(1.0, size / other) for other, time in times.items())
-
-
 logger = logging.getLogger(__name__)
+
+Curve = dict[int, int]
+"""Microseconds by size, in ascending order of sizes; never decreasing, empty if none was timed."""
+
+
+class MeasuredCosts(NamedTuple):
+    """What was timed at start."""
+
+    passes: Curve
+    """By the tokens of a pass."""
+    drafter: Curve
+    """By the depth of the drafts, from 1 on."""
+    row_key_ps: int = 0
+    """What a pass takes longer for each key of a row, in picoseconds; 0 if that was not timed."""
+    token_key_ps: int = 0
+    """The same for each key and each token of the row after its first."""
 
 
 class _PassError(Exception):
     """A pass that failed."""
-
-
-class KeyCosts(NamedTuple):
-    """What a pass takes longer for keys in memory, in picoseconds; 0 if that was not timed."""
-
-    row_ps: int = 0
-    """For each key of a row."""
-    token_ps: int = 0
-    """For each key and each token of the row after its first."""
-
-
-NO_KEY_COSTS = KeyCosts()
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredCosts:
-    """What was timed at start."""
-
-    passes: CostCurve
-    drafter_us: list[int]
-    """Microseconds by the depth of the drafts, from 1 on; empty if there was nothing to time."""
-    keys: KeyCosts = NO_KEY_COSTS
 
 
 _NUM_ROUNDS = 3
@@ -92,23 +53,42 @@ def measure_costs(runner: Runner, seconds: float) -> MeasuredCosts:
     begin = time.monotonic()
     passes = measure_cost(runner, share)
     keys = measure_keys(runner, passes, share)
-    drafter_us = measure_drafter(runner, passes, share)
+    drafter = measure_drafter(runner, passes, share)
     runner.release_all()
-    runner.engine.drafter_us = drafter_us
-    if passes.num_tokens:
+    runner.engine.drafter_us = list(drafter.values())
+    if passes:
         logger.info(
             "timed passes for %.1f s: a pass of 1 token takes %.1f ms, one of %d takes %.1f ms",
             time.monotonic() - begin,
-            passes.microseconds[0] / 1e3,
-            passes.num_tokens[-1],
-            passes.microseconds[-1] / 1e3,
+            passes[1] / 1e3,
+            max(passes),
+            passes[max(passes)] / 1e3,
         )
-    return MeasuredCosts(passes, drafter_us, keys)
+    return MeasuredCosts(passes, drafter, *keys)
+
+
+def fit_curve(times: dict[int, float]) -> Curve:
+    """Makes a curve that never decreases, nor grows faster than the number of tokens.
+
+    A pass costs no more than one of more tokens, and two of n tokens do the work of one of 2 n.
+    Where the best times in seconds say otherwise one was disturbed, and so is too long.
+    """
+    return {size: max(1, round(_bound(times, size) * 1e6)) for size in sorted(times)}
+
+
+def _bound(times: dict[int, float], size: int) -> float:
+    """Returns the most that a size takes by the times of all."""
+    return min(time * max(1.0, size / other) for other, time in times.items())
+
+
+def _read(passes: Curve, num_tokens: int) -> float:
+    """Returns what a pass takes in seconds."""
+    return float(np.interp(num_tokens, list(passes), list(passes.values()))) / 1e6
 
 
 def measure_cost(
     runner: Runner, seconds: float, clock: Callable[[], float] = time.perf_counter
-) -> CostCurve:
+) -> Curve:
     """Times passes of one row that verifies drafts, from 1 token to as many as fit.
 
     A pass of more tokens than a window holds has a chunk of a prompt before its drafts. Sizes that
@@ -133,8 +113,9 @@ def measure_cost(
 
     # Twice the tokens take up to twice the time.
     failure = "a pass of %d tokens cannot be timed: %s"
-    times = _best_times(failure, pass_sizes(fitting), 2, time_pass, seconds, clock)
-    return fit_curve(times)
+    powers = [2**power for power in range(fitting.bit_length())]
+    wanted = sorted({*powers, fitting}) if fitting else []
+    return fit_curve(_best_times(failure, wanted, 2, time_pass, seconds, clock))
 
 
 _MOST_KEYS = 2048
@@ -144,21 +125,18 @@ _KEY_DRAFTS = 16
 
 
 def measure_keys(
-    runner: Runner,
-    passes: CostCurve,
-    seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
-) -> KeyCosts:
+    runner: Runner, passes: Curve, seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> tuple[int, int]:
     """Times passes of one row with many keys in memory, as blocks that nobody has computed.
 
-    `passes` is what passes take with few keys; 0 seconds measure nothing.
+    `passes` is what passes take with few keys. Returns the last two of `MeasuredCosts`.
     """
     sizes = runner.engine.state.sizes
     room = min(sizes.num_blocks * sizes.block_size, sizes.max_model_len) - _KEY_DRAFTS - 2
     num_cached = min(_MOST_KEYS, room) // sizes.block_size
     num_keys = num_cached * sizes.block_size
-    if num_keys < _LEAST_KEYS or not passes.num_tokens or passes.num_tokens[-1] <= _KEY_DRAFTS:
-        return NO_KEY_COSTS
+    if num_keys < _LEAST_KEYS or max(passes, default=0) <= _KEY_DRAFTS:
+        return 0, 0
     blocks = _blocks(runner, num_keys + _KEY_DRAFTS + 2)
     pool = runner.engine.state.pool
     for memory in (*pool.keys, *pool.values):
@@ -171,31 +149,27 @@ def measure_keys(
         plan = plan_row(1, num_drafts, blocks[num_cached:])
         start = clock()
         _execute(runner, plan)
-        usual = np.interp(num_tokens, passes.num_tokens, passes.microseconds) / 1e6
-        return max(0.0, clock() - start - float(usual))
+        return max(0.0, clock() - start - _read(passes, num_tokens))
 
     failure = "a pass of %d tokens after many cannot be timed: %s"
     times = _best_times(failure, (1, 1 + _KEY_DRAFTS), 2, time_more, seconds, clock)
     if len(times) < 2:
-        return NO_KEY_COSTS
+        return 0, 0
     alone, together = (each * 1e12 / num_keys for each in times.values())
-    return KeyCosts(round(alone), round(max(0.0, together - alone) / _KEY_DRAFTS))
+    return round(alone), round(max(0.0, together - alone) / _KEY_DRAFTS)
 
 
 def measure_drafter(
-    runner: Runner,
-    passes: CostCurve,
-    seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
-) -> list[int]:
+    runner: Runner, passes: Curve, seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> Curve:
     """Times the drafter on one row after a pass that has emitted; deeper drafts may be left out.
 
     Inside a captured step nothing can be timed; there it is what the step takes longer than a pass
-    of as many tokens, which `passes` tells. Returns microseconds by the depth of the drafts, from 1
-    on, never decreasing; none if there is no drafter or no time, or if it fails.
+    of as many tokens, which `passes` tells. Nothing is returned if there is no drafter or no time,
+    or if it fails.
     """
     if (drafter := runner.engine.drafter) is None:
-        return []
+        return {}
     most_tokens, most_depth = drafter.max_tokens, drafter.max_depth
 
     def time_drafts(depth: int) -> float:
@@ -208,14 +182,13 @@ def measure_drafter(
         seconds = clock() - start
         if drafter.num_failures > num_failures:
             raise _PassError("the drafter has failed")
-        if result.draft_ns or not passes.num_tokens:
+        if result.draft_ns or not passes:
             return result.draft_ns / 1e9
-        verify = np.interp(1 + num_drafts, passes.num_tokens, passes.microseconds) / 1e6
-        return max(0.0, seconds - float(verify))
+        return max(0.0, seconds - _read(passes, 1 + num_drafts))
 
     depths, failure = range(1, most_depth + 1), "drafts of depth %d cannot be timed: %s"
     times = _best_times(failure, depths, 0, time_drafts, seconds, clock)
-    return fit_curve(times).microseconds
+    return fit_curve(times)
 
 
 def _best_times(
@@ -281,14 +254,8 @@ def admit_alone(
 ) -> None:
     """Makes a new request in slot 0, the only one, and sets its window, if any."""
     runner.release_all()
-    admission = Admission(
-        0,
-        "check",
-        token_ids,
-        len(token_ids),
-        SamplingParams(),
-        cached_blocks=list(cached_blocks),
-    )
+    number, sampling = len(token_ids), SamplingParams()
+    admission = Admission(0, "check", token_ids, number, sampling, list(cached_blocks))
     windows = [WindowUpdate(0, 0, list(window))] if window else []
     runner.execute(Plan(sequence=0, admissions=[admission], windows=windows))
 

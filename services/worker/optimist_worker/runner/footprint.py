@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -25,21 +25,8 @@ _SAMPLED = SamplingParams(temperature=1.0, top_p=0.9, presence_penalty=0.1)
 """Takes the most memory."""
 
 
-class Meter(Protocol):
-    """Measures the memory of a device, in bytes."""
-
-    def begin(self) -> None:
-        """Notes how much is in use."""
-
-    def most_more(self) -> int:
-        """Returns how much more was in use since then, at its most."""
-
-    def free_and_total(self) -> tuple[int, int]:
-        """Returns how much no process holds, and how much there is."""
-
-
-class CudaMeter:
-    """Measures by PyTorch's allocator, and what no process holds by the driver."""
+class Meter:
+    """Measures the memory of a GPU in bytes, by PyTorch's allocator and by the driver."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -63,7 +50,7 @@ class CudaMeter:
 
 def meter_of(device: torch.device) -> Meter | None:
     """Returns what measures the memory of a GPU; None for the CPU."""
-    return CudaMeter(device) if device.type == "cuda" else None
+    return Meter(device) if device.type == "cuda" else None
 
 
 def measure_free(settings: WorkerSettings, model: Model) -> int | None:

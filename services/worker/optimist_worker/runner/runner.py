@@ -48,7 +48,7 @@ class Engine:
         rule: AcceptanceRule = AcceptanceRule.COUPLED,
     ) -> None:
         self.model, self.state, self.executor = model, state, executor
-        self.masks, self.drafter, self.rule = executor.masks, drafter, rule
+        self.masks, self.drafter = executor.masks, drafter
         self.drafter_us: list[int] = []
         """What the drafter takes by the depth of its drafts, if it was timed."""
         # Drafters with a network and the rule of rejection cut in plain PyTorch.

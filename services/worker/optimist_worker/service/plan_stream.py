@@ -136,10 +136,16 @@ def run_plans(runner: Runner, stream: PlanStream, spans: RequestSpans | None = N
     Raises PlanError if one is malformed; those before it were answered.
     """
     spans = spans or RequestSpans()
-    loop = _PipelineLoop if runner.engine.executor.num_stages > 1 else _PlanLoop
     try:
         runner.release_all()
-        loop(runner, stream, spans).run()
+        _PlanLoop(runner, stream, spans).run()
+    except PlanError:
+        raise
+    except Exception as error:
+        if runner.engine.executor.settles_late:
+            # The other stages may be anywhere in a plan by now.
+            end_process(f"a plan cannot be led through the stages: {error!r}")
+        raise
     finally:
         spans.end_all()
         stream.finish()
@@ -155,13 +161,18 @@ class _PlanRun:
 
 
 class _PlanLoop:
-    """Launches plans and answers them in turn: those of one stream, oldest first."""
+    """Launches plans and answers them in turn: those of one stream, oldest first.
+
+    A plan is launched as soon as it is there and the executor has room, whatever others are in
+    flight. Among stages it waits for those with which it shares a slot: so a scheduler that does
+    not know of stages gets right results, one plan after the other.
+    """
 
     def __init__(self, runner: Runner, stream: PlanStream, spans: RequestSpans) -> None:
         self._runner, self._stream, self._spans = runner, stream, spans
+        self._executor = runner.engine.executor
         self._running: deque[_PlanRun] = deque()
         """Launched and not answered."""
-        self._most = runner.engine.executor.most_plans
         self._is_woken = False
         """Whether the stream is woken when a step has ended."""
         self._end_ns = 0
@@ -169,40 +180,27 @@ class _PlanLoop:
 
     def run(self) -> None:
         """Launches and answers until the stream ends."""
-        executor = self._runner.engine.executor
-        self._is_woken = executor.on_step_end(self._stream.wake)
+        self._is_woken = self._executor.on_step_end(self._stream.wake)
         try:
             while self._launch_next():
-                self._finish_some()
+                while self._running and self._must_finish:
+                    self._finish_oldest()
         finally:
-            executor.on_step_end(None)
+            self._executor.on_step_end(None)
             while self._running:
                 self._finish_oldest()
-
-    def _finish_some(self) -> None:
-        """Finishes runs until another plan may be launched or waited for."""
-        while self._running and not self._may_launch and self._must_finish:
-            self._finish_oldest()
 
     @property
     def _must_finish(self) -> bool:
         """Whether the oldest run is finished before anything else; else a plan may come first."""
-        is_full = len(self._running) == self._most or self._running[-1].launched.has_grammar
-        return is_full or not self._is_woken or self._is_oldest_over
-
-    @property
-    def _is_oldest_over(self) -> bool:
-        step = self._running[0].launched.step
-        return step is None or step.is_over
-
-    @property
-    def _may_launch(self) -> bool:
-        """Whether another plan is there to be launched after those that run."""
-        return (
-            not self._stream.is_idle
-            and len(self._running) < self._most
-            and not self._running[-1].launched.has_grammar
-        )
+        newest, step = self._running[-1].launched, self._running[0].launched.step
+        # What a grammar allows next is known when the step is over.
+        is_held_up = newest.has_grammar and not self._executor.settles_late
+        if is_held_up or len(self._running) == self._executor.most_plans:
+            return True
+        if not self._stream.is_idle:
+            return False
+        return not self._is_woken or step is None or step.is_over
 
     def _launch_next(self) -> bool:
         """Launches the next plan, waiting for one; returns whether the stream goes on."""
@@ -216,13 +214,18 @@ class _PlanLoop:
         start = time.perf_counter_ns()
         plan = decode_plan(request, self._runner.engine.state.sizes)
         self._spans.begin(request)
-        self._make_way(plan)
+        if self._executor.settles_late:
+            self._make_way(plan)
         idle_ns = start - before if must_wait else 0
         self._running.append(_PlanRun(self._runner.launch(plan), start, idle_ns))
         return True
 
     def _make_way(self, plan: Plan) -> None:
-        """Finishes what has to be over before a plan is launched."""
+        """Finishes the plans that it shares a slot with; the runner keeps new windows for them."""
+        touched = {*plan.released_slots, *plan.slots.tolist()}
+        touched.update(admission.slot for admission in plan.admissions)
+        while any(not touched.isdisjoint(run.launched.rows) for run in self._running):
+            self._finish_oldest()
 
     def _finish_oldest(self) -> None:
         """Waits for the oldest run and answers it."""
@@ -236,32 +239,3 @@ class _PlanLoop:
         observe_step(result, step_ns / 1e9, run.idle_ns / 1e9)
         for slot, error in result.errors.items():
             logger.warning("plan %d, slot %d: %s", result.sequence, slot, error)
-
-
-class _PipelineLoop(_PlanLoop):
-    """Launches each plan at the first stage as soon as it is there, whatever others are in flight.
-
-    Plans whose rows, releases or admissions touch a slot of a plan in flight wait for it. So a
-    scheduler that does not know of stages gets right results, one plan after the other.
-    """
-
-    def run(self) -> None:
-        """Launches and answers until the stream ends."""
-        try:
-            super().run()
-        except PlanError:
-            raise
-        except Exception as error:
-            # The other stages may be anywhere in a plan by now.
-            end_process(f"a plan cannot be led through the stages: {error!r}")
-
-    def _finish_some(self) -> None:
-        while self._running and (self._is_oldest_over or len(self._running) == self._most):
-            self._finish_oldest()
-
-    def _make_way(self, plan: Plan) -> None:
-        """Finishes the plans that it shares a slot with; the runner keeps new windows for them."""
-        touched = {*plan.released_slots, *plan.slots.tolist()}
-        touched.update(admission.slot for admission in plan.admissions)
-        while any(not touched.isdisjoint(run.launched.rows) for run in self._running):
-            self._finish_oldest()

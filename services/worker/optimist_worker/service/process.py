@@ -28,6 +28,7 @@ from optimist_worker.execution.executor import Executor, LocalExecutor
 from optimist_worker.execution.group import Group
 from optimist_worker.execution.stage import FirstStage, Stage
 from optimist_worker.execution.stage_link import StageLink
+from optimist_worker.execution.stage_pass import StageMasks
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import fuse
@@ -174,7 +175,8 @@ def _build_engine(
     drafter, tap = build_drafter(settings, weights, model, state, note_failure)
     rule = AcceptanceRule(settings.acceptance)
     step = Step(model, state, drafter, tap, rule)
-    masks = Masks(settings.model, model)
+    chooses = model.cut is None or model.cut.position.is_last
+    masks = (Masks if chooses else StageMasks)(settings.model, model)
     executor: Executor
     if group is None:
         executor = LocalExecutor(step, masks, model.device, uses_graphs=settings.cuda_graphs)

@@ -106,20 +106,7 @@ def follow(group: Group, runner: Runner, hang_seconds: float) -> None:
 
     Raises GroupError if another process is gone or came to something else.
     """
-    follower = _Follower(group, runner)
-    while True:
-        command = follower.receive(hang_seconds)
-        kind, payload = Command(command[0]), command[1:]
-        if kind is Command.END:
-            follower.end()
-            return
-        if kind is Command.RELEASE_ALL:
-            runner.release_all()
-        elif kind is Command.COLLECT:
-            follower.collect(payload[:DIGEST_BYTES], payload[DIGEST_BYTES:])
-        else:
-            request = worker_pb2.ExecuteRequest.FromString(payload)
-            follower.launch(decode_plan(request, runner.engine.state.sizes))
+    _Follower(group, runner).run(hang_seconds)
 
 
 class _Follower:
@@ -133,13 +120,29 @@ class _Follower:
         executor = runner.engine.executor
         self._group, self._runner = group, runner
         self._stage = executor if isinstance(executor, Stage) else None
+        is_last = self._stage is not None and self._stage.position.is_last
+        self._last = self._stage if is_last else None
         self._running: deque[LaunchedPlan | StepResult] = deque()
 
-    def receive(self, hang_seconds: float) -> bytes:
-        """Waits for a command; where rank 0 has to compare a result soon, for some seconds."""
-        timeout = hang_seconds if self._running else None
+    def run(self, hang_seconds: float) -> None:
+        """See `follow`."""
         receive = self._group.receive if self._stage is None else self._stage.link.next_command
-        return receive(timeout)
+        while True:
+            # Where rank 0 has to compare a result soon, it is waited for some seconds.
+            command = receive(hang_seconds if self._running else None)
+            kind, payload = Command(command[0]), command[1:]
+            if kind is Command.RELEASE_ALL:
+                self._runner.release_all()
+            elif kind is Command.LAUNCH:
+                request = worker_pb2.ExecuteRequest.FromString(payload)
+                self.launch(decode_plan(request, self._runner.engine.state.sizes))
+            elif kind is Command.COLLECT:
+                self.collect(payload[:DIGEST_BYTES], payload[DIGEST_BYTES:])
+            else:
+                break
+        if self._last is not None:
+            self._last.link.send_verdict(b"")
+            self._last.link.forget_all()
 
     def launch(self, plan: Plan) -> None:
         try:
@@ -147,11 +150,8 @@ class _Follower:
         except PlanError:
             # Rank 0 has met it too, reports it to the scheduler and collects nothing.
             return
-        stage = self._stage
-        if stage is not None and stage.position.is_last:
-            self._running.append(self._judge(stage, launched))
-        else:
-            self._running.append(launched)
+        last = self._last
+        self._running.append(launched if last is None else self._judge(last, launched))
 
     def collect(self, expected: bytes, verdict: bytes) -> None:
         """Compares the oldest plan's result with the digest of that of rank 0."""
@@ -169,11 +169,6 @@ class _Follower:
         _compare(result, expected)
         if self._stage is None and result.errors:
             self._group.wait_for_all()
-
-    def end(self) -> None:
-        if self._stage is not None and self._stage.position.is_last:
-            self._stage.link.send_verdict(b"")
-            self._stage.link.forget_all()
 
     def _judge(self, stage: Stage, launched: LaunchedPlan) -> StepResult:
         """Settles a plan at the last stage and sends its verdict."""

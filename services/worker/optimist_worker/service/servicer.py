@@ -56,16 +56,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             max_num_seqs=sizes.max_num_seqs,
             max_num_batched_tokens=sizes.max_num_batched_tokens,
             eos_token_ids=to_bytes(engine.model.eos_token_ids),
-            cost_num_tokens=to_bytes(costs.passes.num_tokens),
-            cost_us=to_bytes(costs.passes.microseconds),
+            cost_num_tokens=to_bytes(list(costs.passes)),
+            cost_us=to_bytes(list(costs.passes.values())),
             drafter=draft_source_pb2.DRAFT_SOURCE_UNSPECIFIED
             if drafter is None
             else draft_source_pb2.DraftSource.Value(f"DRAFT_SOURCE_{drafter.source.name}"),
             max_drafter_tokens=0 if drafter is None else drafter.max_tokens,
             max_drafter_depth=0 if drafter is None else drafter.max_depth,
-            drafter_us=to_bytes(costs.drafter_us),
-            row_key_ps=costs.keys.row_ps,
-            token_key_ps=costs.keys.token_ps,
+            drafter_us=to_bytes(list(costs.drafter.values())),
+            row_key_ps=costs.row_key_ps,
+            token_key_ps=costs.token_key_ps,
             num_pipeline_stages=engine.executor.num_stages,
             pads_passes=not engine.state.table.reads_sizes,
         )

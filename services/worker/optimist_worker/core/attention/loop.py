@@ -18,17 +18,11 @@ def attend_range(
 ):
     """Takes keys `low` to `high` into a running softmax, `block_n` at a time.
 
-    Args:
-        state: Weighted values, highest score and sum of weights of each query so far.
-        queries: Vectors, indices, positions and ancestors.
-        memory: Keys and values of the head.
-        of_row: Blocks, positions of the pass, first slot for parts, first token in the pass,
-            number of tokens, keys before them, start of the tree.
-        factors: Scale, softcap and window.
-        low: First key.
-        high: After the last one.
-        is_masked: Whether a query may not see some of them.
-        variant: Of the launch.
+    `state` is weighted values, highest score and sum of weights of each query so far; `queries`
+    vectors, indices, positions and ancestors; `memory` keys and values of the head; `of_row` the
+    blocks, positions of the pass, first slot for parts, first token in the pass, number of tokens,
+    keys before them, start of the tree; `factors` scale, softcap and window. With `is_masked` a
+    query may not see some of the keys.
     """
     weighted, maximum, total = state
     keys, values = memory

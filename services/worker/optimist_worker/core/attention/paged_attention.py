@@ -257,18 +257,11 @@ def attend_rows(
 ) -> torch.Tensor:
     """Lets every token of a batch attend to its row's keys, which are in the pool already.
 
-    Args:
-        query: `[1, num_heads, num_tokens, key_dim]`.
-        keys: The layer's keys in the pool, `[num_indices, num_kv_heads, key_dim]`.
-        values: The layer's values in the pool, `[num_indices, num_kv_heads, value_dim]`.
-        batch: The rows.
-        scale: Factor of the scores.
-        window: A token sees this many positions, its own included; all if None.
-        softcap: Scores become softcap * tanh(score / softcap) (Gemma 2); None leaves them.
-        sinks: One score per head that takes its share of the softmax, `[num_heads]`, or None.
-
-    Returns:
-        `[1, num_tokens, num_heads, value_dim]`; 0 for padding.
+    The query is `[1, num_heads, num_tokens, key_dim]`, keys and values the layer's in the pool,
+    `[num_indices, num_kv_heads, dim]`. A token sees `window` positions, its own included; all if
+    None. With a softcap scores become softcap * tanh(score / softcap) (Gemma 2). The sinks are one
+    score per head that takes its share of the softmax, `[num_heads]`. Returns `[1, num_tokens,
+    num_heads, value_dim]`; 0 for padding.
     """
     output = query.new_zeros((query.shape[2], query.shape[1], values.shape[2]))
     wide = torch.promote_types(query.dtype, torch.float32)

@@ -1,7 +1,6 @@
 """What a pass made of its rows: the state moves on, and the result is put in the plan's order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,20 +15,13 @@ from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.plan import Plan, RowLogprobs, StepResult
 
 
-@dataclass(slots=True)
-class SettledRows:
-    """The rows after a pass, int64 `[num_rows]` each."""
-
-    num_emitted: torch.Tensor
-    """New tokens: none in the middle of a prompt, and none of a row that is not sound."""
-    num_tokens: torch.Tensor
-    """Prompt and verified output."""
-
-
-def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> SettledRows:
+def settle_rows(
+    table: SlotTable, rows: FittedRows, verdict: Verdict
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Moves the slots to where the pass has brought them; rejected drafts are left behind.
 
-    A row that is not sound does not move.
+    A row that is not sound does not move. Returns how many tokens each row has emitted, and its
+    verified tokens, prompt and output; int64 `[num_rows]` each.
     """
     before = rows.columns
     number = count_emitted(rows, verdict)
@@ -51,11 +43,11 @@ def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> Settled
     # A row that has emitted nothing was not asked whether it has ended.
     ended = before.has_ended | (is_last & (number > 0))
     table.store(rows.slots, num_tokens=length, num_computed_tokens=computed, has_ended=ended)
-    return SettledRows(number, length)
+    return number, length
 
 
 def count_emitted(rows: FittedRows, verdict: Verdict) -> torch.Tensor:
-    """Returns how many new tokens each row has, `[num_rows]`."""
+    """Returns how many new tokens each row has, `[num_rows]`: none in the middle of a prompt."""
     return (verdict.num_accepted + 1) * (rows.emits & verdict.is_sound)
 
 
@@ -99,19 +91,15 @@ Column = TypeVar("Column", torch.Tensor, Int32Column)
 
 
 class Outputs(NamedTuple, Generic[Column]):
-    """The rows that ran, `[num_rows]` each but for the tokens; on the device or on the host."""
+    """The rows that ran, on the device or on the host; see `StepResult`."""
 
     lengths: Column
-    """Verified tokens, prompt and output."""
     num_emitted_tokens: Column
     num_drafted_tokens: Column
     num_accepted_tokens: Column
     draft_sources: Column
     window_nodes: Column
-    """Node of its window that each row was at when it drafted, -1 for none; counts where the drafts
-    came from the window."""
     draft_positions: Column
-    """Position in the predictions of each row's first draft, -1 if it was read elsewhere."""
     is_short: Column
     """1 where the blocks did not hold the known tokens."""
     failures: Column
@@ -121,9 +109,7 @@ class Outputs(NamedTuple, Generic[Column]):
     num_fed_tokens: Column
     """Tokens that the pass was fed, drafts included."""
     token_ids: Column
-    """Emitted tokens, one row after the other."""
     accepted_nodes: Column
-    """Accepted nodes of the rows whose drafts came from their windows, one row after the other."""
 
 
 _NUM_COLUMNS = len(Outputs._fields) - 2
