@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.operation import Operation
-from optimist_worker.execution.executor import HostStopwatch
+from optimist_worker.execution.step import Stopwatch
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import load_model
@@ -99,7 +99,7 @@ def _count(
     bounds = _bounds(made.state, manner, has_trees=has_trees)
     bounds = dataclasses.replace(bounds, max_num_keys=4096)
     columns = torch.empty((3, bounds.num_rows), dtype=torch.int64, device=META)
-    watch = HostStopwatch()
+    watch = Stopwatch()
 
     def note(part: str) -> None:
         parts[part] = counter.number - sum(parts.values())
