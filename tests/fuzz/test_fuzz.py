@@ -15,7 +15,7 @@ from tests.fuzz.run import FuzzSettings, fuzz
 from tests.stack import BUNDLED_MODEL
 
 # An EAGLE head, as many drafts as there can be, cached prompts, and two grammars that fail.
-SETTINGS = FuzzSettings(seed=9, requests=8)
+SETTINGS = FuzzSettings(seed=9, first=8, requests=8)
 MATERIAL = Material("tiny-edit", frozenset({3}), [5, 6, 7], [], has_heads=True)
 
 
