@@ -21,11 +21,9 @@ NO_DRAFTS = {"num_speculative_tokens": 0}
 class Parts:
     """Services that were started one by one."""
 
-    def __init__(
-        self, stack: ExitStack, proposer: Service, drafter: str, wait: str = "always"
-    ) -> None:
+    def __init__(self, stack: ExitStack, proposer: Service, drafter: str, *scheduler: str) -> None:
         worker = (*EXACT, "--drafter", drafter)
-        url = start_services(stack, [proposer], worker, ("--proposer-wait", wait)).url
+        url = start_services(stack, [proposer], worker, scheduler).url
         self.client = stack.enter_context(connect(url))
         # Who comes before a proposer is reached is not followed.
         assert any("ngram" in self.ask().by_source for _ in range(50))
@@ -78,8 +76,9 @@ def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) ->
     lines = edit.before.splitlines(keepends=True)
     prediction = "".join(lines[: len(lines) // 2])
     with ExitStack() as stack:
-        # The model drafts where a step does not wait for a window: now and then.
-        parts = Parts(stack, proposer, "eagle", wait="paying")
+        # The model drafts where a step has no window yet: none waits for one.
+        wait = ("--proposer-wait", "paying", "--proposer-wait-ms", "0")
+        parts = Parts(stack, proposer, "eagle", *wait)
         plain = parts.complete(messages, **NO_DRAFTS)
         for _ in range(20):
             drafted = parts.complete(messages, **predict(prediction))
