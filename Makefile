@@ -74,7 +74,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/installed ## make .venv with everything in it
-	@$(MAKE) --no-print-directory -j 2 .venv/aligner .venv/kernels
+	@$(MAKE) -s --no-print-directory -j 2 .venv/aligner .venv/kernels
 
 .venv/installed: pyproject.toml $(wildcard aligner/pyproject.toml engines/vllm/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer" >&2; exit 1; }
