@@ -1,10 +1,8 @@
 """Every token attends to exactly what it may see, whatever else is in the batch.
 
-With TRITON_INTERPRET=1 set before Triton is imported, `check` is that of the kernel, in Triton's
-interpreter: `cuda_kernels/interpreted.py` calls it.
+Kernels are tried by the same checks in place of `attend_rows`.
 """
 
-import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_worker.core.attention.paged_attention import paged_attention
+from optimist_worker.core.attention.paged_attention import attend_rows, paged_attention
 from tests.worker.attention.attention_case import (
     BLOCK_SIZE,
     MIXED,
@@ -26,11 +24,6 @@ from tests.worker.attention.attention_case import (
     make_case,
 )
 
-IS_KERNEL = "TRITON_INTERPRET" in os.environ
-if IS_KERNEL:
-    from optimist_worker.core.attention.launch import attend as attend_rows
-else:
-    from optimist_worker.core.attention.paged_attention import attend_rows
 SCALE = 0.3
 SHORT = [BatchRow(37, 1), BatchRow(0, 19), BatchRow(20, 2, TREE)]
 LONG = [BatchRow(300, 1), BatchRow(520, 3), BatchRow(270, 1, TREE), BatchRow(0, 130)]
@@ -39,17 +32,15 @@ TILED = [BatchRow(0, 300), BatchRow(30, 128), BatchRow(9, 140, TREE)]
 ROWS = {
     "long": LONG,
     "tree of 64 nodes": [BatchRow(250, 1, WIDE_TREE), BatchRow(5, 2)],
+    "mixed": MIXED,
+    "tiled": TILED,
+    "decoded": [BatchRow(9, 1), BatchRow(300, 1)],
     "row without tokens": [BatchRow(20, 2), BatchRow(33, 0), BatchRow(8, 1, TREE)],
 }
-if IS_KERNEL:
-    ROWS |= {"short": SHORT}
-else:
-    ROWS |= {"mixed": MIXED, "tiled": TILED, "decoded": [BatchRow(9, 1), BatchRow(300, 1)]}
-DTYPE = torch.float32 if IS_KERNEL else torch.float64
+DTYPE = torch.float64
 TOLERANCES = {torch.float16: 4e-3, torch.float32: 2e-5, torch.float64: 1e-7}
-# The interpreter takes its time for each head.
-SHAPE = Shape(1, 1) if IS_KERNEL else Shape()
-WINDOWS = [None, 24] if IS_KERNEL else [None, 9]
+SHAPE = Shape()
+WINDOWS = [None, 9]
 
 
 def attend(case: Case, batch_options: dict[str, Any] | None = None, **options: Any) -> torch.Tensor:
@@ -73,7 +64,6 @@ def test_rows_of_every_kind_see_what_they_may(rows: str, window: int | None) -> 
     check(make_case(ROWS[rows], SHAPE, DTYPE), window=window)
 
 
-@pytest.mark.skipif(IS_KERNEL, reason="the interpreter has no bfloat16")
 @pytest.mark.parametrize("rows", ROWS)
 def test_bfloat16_differs_by_rounding(rows: str) -> None:
     case = make_case(ROWS[rows], SHAPE, torch.bfloat16)
@@ -120,13 +110,13 @@ def check_alone(case: Case, **options: Any) -> None:
         assert torch.equal(attend(case.alone(number), **options), output)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16 if IS_KERNEL else torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("window", [None, 24])
 def test_rows_are_bit_for_bit_the_same_alone_and_in_a_batch(
     window: int | None, dtype: torch.dtype
 ) -> None:
-    shape = SHAPE if IS_KERNEL else Shape(6, 2, 64, 64)
-    case = make_case([*SHORT, *LONG, *TILED[: 0 if IS_KERNEL else 3]], shape, dtype)
+    shape = Shape(6, 2, 64, 64)
+    case = make_case([*SHORT, *LONG, *TILED], shape, dtype)
     check_alone(case, window=window, sinks=torch.linspace(-1, 3, shape.num_heads))
 
 
@@ -162,16 +152,13 @@ def test_layer_writes_its_keys_and_values_before_it_reads(scaling: float | None)
 def rows(draw: st.DrawFn) -> BatchRow:
     num_nodes = draw(st.integers(0, 12))
     parents = tuple(draw(st.integers(-1, node - 1)) for node in range(num_nodes))
-    # The kernel computes long contexts in parts, and many tokens without them.
-    num_tokens = st.integers(1, 20) | (st.integers(60, 70) if IS_KERNEL else st.nothing())
-    num_computed = st.integers(0, 400 if IS_KERNEL else 70)
-    return BatchRow(draw(num_computed), draw(num_tokens), parents)
+    return BatchRow(draw(st.integers(0, 70)), draw(st.integers(1, 20)), parents)
 
 
-@settings(max_examples=4 if IS_KERNEL else 15, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
-    batch=st.lists(rows(), min_size=1, max_size=3 if IS_KERNEL else 5),
-    window=st.none() | st.integers(1, 300 if IS_KERNEL else 60),
+    batch=st.lists(rows(), min_size=1, max_size=5),
+    window=st.none() | st.integers(1, 60),
 )
 def test_random_batches(batch: list[BatchRow], window: int | None) -> None:
     case = make_case(batch, SHAPE, DTYPE)

@@ -13,11 +13,13 @@ import torch
 
 from optimist_worker.core.acceptance import choice_kernel
 from optimist_worker.core.acceptance.choice import CHOOSE
+from optimist_worker.core.attention import launch
 from optimist_worker.core.operation import Function, Operation
 from optimist_worker.model import kernel_check
 from optimist_worker.model.kernel_check import BatchRow, check_kernels, replaced_kernels
 from optimist_worker.model.model import load_model
 from tests.worker.acceptance.choice_case import SAMPLING, assert_as_plain
+from tests.worker.attention import test_attention as attention
 from tests.worker.attention.attention_case import TREE, WIDE_TREE, Shape, make_case
 from tests.worker.attention.attention_case import BatchRow as Row
 from tests.worker.attention.test_attention import attend, check, check_alone
@@ -34,6 +36,7 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if is_plain else operation.cuda_kernel
 
     monkeypatch.setattr(Operation, "kernel_for", kernel_for)
+    monkeypatch.setattr(attention, "attend_rows", launch.attend)
     rows = [[BatchRow(20, 3), BatchRow(3, 20)], [BatchRow(20, 1, 7)]]
     monkeypatch.setattr(kernel_check, "_BATCHES", rows)
     monkeypatch.setattr(choice_kernel, "_NUM_PARTS", 4)

@@ -9,7 +9,7 @@ from torch import Tensor
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.processing import process
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns, SamplingTable
-from optimist_worker.core.acceptance.verdict import AcceptanceRule, LateTokens, Verdict, VerifyPass
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass
 from optimist_worker.core.drafts import Drafts, lay_out, no_drafts, node_depths
 from optimist_worker.drafters.shape import choose_drafts
 
@@ -43,7 +43,6 @@ class Rows:
         self.table.set(0, params)
         self.needs = self.table.needs([0])
         self.slots = torch.arange(num_rows)
-        self.late_tokens: LateTokens | None = None
         self.num_tokens = torch.full((num_rows,), len(PROMPT))
         self.token_ids = torch.zeros((num_rows + 1, 40), dtype=torch.int32)
         self.token_ids[:, : len(PROMPT)] = torch.tensor(PROMPT, dtype=torch.int32)
@@ -65,7 +64,6 @@ class Rows:
             token_ids=self.token_ids,
             sampling=self.table,
             needs=self.needs,
-            late_tokens=self.late_tokens,
         )
 
     def extend(self, verdict: Verdict) -> None:

@@ -148,37 +148,30 @@ using FromPairs = FromHalves;
 // Two inputs of a product with pairs of bfloat16.
 #if HAS_PAIRS
 using Pair = int32_t;
+
+INLINE __m512bh fill(Pair pair) { return (__m512bh)_mm512_set1_epi32(pair); }
+
+INLINE Floats multiply_add(Floats sum, __m512bh pairs, Floats others) {
+  return (Floats)_mm512_dpbf16_ps((__m512)sum, pairs, (__m512bh)others);
+}
 #else
 using Pair = WidePair;
 #endif
 
 // Adds to sums `[ROWS, WIDTH]` the products of a unit of each row with vectors of the panel.
-template <int ROWS, int WIDTH>
-INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const float* units, int64_t stride,
+template <int ROWS, int WIDTH, class Unit>
+INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const Unit* units, int64_t stride,
                          const Floats (&vectors)[WIDTH]) {
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; ++i) {
-    Floats unit = fill(units[i * stride]);
+    auto unit = fill(units[i * stride]);
 #pragma GCC unroll 4
     for (int j = 0; j < WIDTH; ++j) sums[i][j] = multiply_add(sums[i][j], unit, vectors[j]);
   }
 }
 
-#if HAS_PAIRS
 template <int ROWS, int WIDTH>
-INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const Pair* units, int64_t stride,
-                         const Floats (&vectors)[WIDTH]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < ROWS; ++i) {
-    __m512bh unit = (__m512bh)_mm512_set1_epi32(units[i * stride]);
-#pragma GCC unroll 4
-    for (int j = 0; j < WIDTH; ++j)
-      sums[i][j] = (Floats)_mm512_dpbf16_ps((__m512)sums[i][j], unit, (__m512bh)vectors[j]);
-  }
-}
-#else
-template <int ROWS, int WIDTH>
-INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const Pair* units, int64_t stride,
+INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const WidePair* units, int64_t stride,
                          const Floats (&vectors)[WIDTH]) {
   Floats halves[WIDTH];
   for (int j = 0; j < WIDTH; ++j) halves[j] = (Floats)((Ints)vectors[j] << 16);
@@ -186,7 +179,6 @@ INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const Pair* units, int64_t
   for (int j = 0; j < WIDTH; ++j) halves[j] = (Floats)((Ints)vectors[j] & -65536);
   add_products(sums, &units->high, 2 * stride, halves);
 }
-#endif
 
 // Adds the products of ROWS rows of units with vectors that are read for each unit.
 template <int ROWS, int WIDTH, class Unit, class Read>
