@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from optimist_gateway.core.error import RETRY_SECONDS, ApiError, shutting_down
+from optimist_gateway.core.error import ApiError, shutting_down
 
 MAX_ACCOUNTS = 4096
 """Clients that are remembered; beyond it those are forgotten of whom nothing runs."""
@@ -136,6 +136,6 @@ class Admission:
 
 
 def _refusal(
-    message: str, seconds: float = RETRY_SECONDS, code: str = "rate_limit_exceeded"
+    message: str, seconds: float | None = None, code: str = "rate_limit_exceeded"
 ) -> ApiError:
     return ApiError(429, message, code=code, retry_seconds=seconds)
