@@ -10,6 +10,7 @@ import pytest_asyncio
 from pydantic import BaseModel
 from tokenizers import Tokenizer as Backend
 
+from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
 from tests.gateway.fake_scheduler import tokens
@@ -48,31 +49,42 @@ def as_json(value: Any) -> str:
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
 THOUGHT = {"type": "thinking", "thinking": "Well.", "signature": "c2ln"}
+REFUSAL = {"type": "refusal", "refusal": "No."}
 DETAILS = [{"type": "reasoning.text", "text": "Well.", "format": "anthropic-claude-v1"}]
 TAKEN: list[tuple[Fields, str]] = [
     # tashfeenahmed/freellmapi#165, defilantech/LLMKube#935: an answer without content and calls
     (answer(None), ""),
     ({"role": "assistant"}, ""),
+    (answer([]), ""),
     (answer([{"type": "text", "text": None}, *text("Hi")]), "Hi"),
     # BerriAI/litellm#30835, charmbracelet/crush#1590, avante-corp/avante.nvim#3186: thoughts
+    (answer(reasoning_content=""), "Hi"),
     (answer(reasoning_content="Well."), "Hi"),
+    (answer(reasoning="Well.", reasoning_details=DETAILS), "Hi"),
     (answer(thinking_blocks=[THOUGHT], provider_specific_fields={"a": [1]}), "Hi"),
     (answer([THOUGHT, *text("Hi")]), "Hi"),
     # openai/openai-python#2374, #2720: what the SDK adds
     (answer(parsed={"a": 1}, refusal=None, annotations=[], audio=None), "Hi"),
     (answer(None, refusal="No."), "No."),
+    (answer([REFUSAL]), "No."),
     # QuantumNous/new-api#5982, cline/cline#1387: what other servers keep in a cache
     (answer([text("Hi")[0] | CACHED], **CACHED), "Hi"),
     # Other names of parts, of messages, and of those who wrote them
     (answer([{"type": "output_text", "text": "Hi", "annotations": [], "logprobs": []}]), "Hi"),
+    (answer(["H", "i"]), "Hi"),
     (answer(name="Ann", id="msg_1", status="completed", weight=1), "Hi"),
 ]
 # Arguments, and how the prompt shows them.
 ARGUMENTS: list[tuple[Any, Any]] = [
     # vllm-project/vllm#43995, ggml-org/llama.cpp#22948, OpenHands/software-agent-sdk#2887
-    *((cut, cut) for cut in ('{"a": ', "[1]", "x")),
+    *((cut, cut) for cut in ('{"a": ', '{"a": "b', '{"a": "b"}}', "{'a': 1}", "[1]", "5", "x")),
     ("", {}),
+    (None, {}),
+    ("null", {}),
+    ([], {}),
+    ({"a": 1}, {"a": 1}),
     ('"{\\"a\\": 1}"', {"a": 1}),
+    (' {"a": 1}\n', {"a": 1}),
     ('{"a": "\\ud83d"}', {"a": "\ufffd"}),
 ]
 TAKEN += [
@@ -84,13 +96,16 @@ NO_ARGUMENTS = '{"tool_calls": [{"name": "f", "arguments": {}}]}'
 TAKEN += [
     # Names and ids of other servers
     (calling(call(name=name)), NO_ARGUMENTS.replace('"f"', as_json(name)))
-    for name in ("default_api:read", "", "größe")
+    for name in ("default_api:read", "mcp__files/read.text", "a b", "x" * 128, "", "größe")
 ]
 TAKEN += [
-    (calling(call(id=call_id)), NO_ARGUMENTS) for call_id in ("fc_1|call_1", "x" * 2000, None)
+    (calling(call(id=call_id)), NO_ARGUMENTS)
+    for call_id in ("toolu_01A", "fc_1|call_1", "functions.f:0", "x" * 2000, "", None)
 ]
 TAKEN += [
     (calling({"function": {"name": "f"}}), NO_ARGUMENTS),
+    (calling(call(index=0, type=None)), NO_ARGUMENTS),
+    (calling(call(parsed_arguments={})), NO_ARGUMENTS),
     (calling(call(extra_content={"google": {"thought_signature": "a"}})), NO_ARGUMENTS),
     (calling(call(), content="Hi"), f"Hi\n{NO_ARGUMENTS}"),
     (CALLED_ONCE, NO_ARGUMENTS),
@@ -112,14 +127,19 @@ async def test_answers_are_taken_as_clients_replay_them(
 
 
 OTHERS: list[tuple[list[Fields], str]] = [
+    ([calling(call()), result(None)], '<|user|>{"name": "f", "result": ""}'),
+    ([calling(call()), result(text("s", "un"))], '<|user|>{"name": "f", "result": "sun"}'),
     ([calling(call()), result(tool_call_id="other")], '<|user|>{"result": "sun"}'),
     ([calling(call()), result(name="g")], '<|user|>{"name": "g", "result": "sun"}'),
+    ([result()], '<|user|>{"result": "sun"}'),
     ([result(tool_calls=[]), result("moon")], '<|user|>{"result": "sun"}\n{"result": "moon"}'),
     (
         [CALLED_ONCE, {"role": "function", "name": "f", "content": "sun"}],
         '<|user|>{"name": "f", "result": "sun"}',
     ),
     ([{"role": "developer", "content": text("Be brief.")}], "<|system|>Be brief."),
+    ([{"role": "user", "content": "Hi", "name": "Ann", "tool_calls": None}], "<|user|>Hi"),
+    ([{"role": "user", "content": text("Hi"), **CACHED}], "<|user|>Hi"),
 ]
 
 
@@ -159,8 +179,23 @@ async def test_what_the_official_client_parsed_goes_back(gateway: Gateway) -> No
     assert '"arguments": {"city": "Rome"}}]}\n<|user|>{"name": "f"' in prompt_of(gateway)
 
 
+async def test_a_call_that_was_cut_off_here_goes_back(gateway: Gateway) -> None:
+    tools: Any = [{"type": "function", "function": {"name": "f"}}]
+    gateway.say('{"tool_calls": [{"name": "f", "arguments": {', reason=LENGTH)
+    gateway.scheduler.script.steps = gateway.scheduler.script.steps[:-1]
+    message = (await gateway.chat(tools=tools)).choices[0].message
+    assert message.tool_calls[0].function.arguments == "{"
+    gateway.say("fine")
+    failure = result("cut off", tool_call_id=message.tool_calls[0].id)
+    await gateway.chat(tools=tools, messages=[*USER, message, failure])
+    assert '"arguments": "{"}]}\n<|user|>{"name": "f", "result": "cut off"}' in prompt_of(gateway)
+
+
+LENGTH = scheduler_pb2.FINISH_REASON_LENGTH
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}}
-NO_TEXT: list[Any] = [IMAGE, {"type": "tool_result", "tool_use_id": "a", "content": "x"}]
+NO_TEXT = [IMAGE, {"type": "input_audio", "input_audio": {}}, {"type": "file", "file": {}}]
+NO_TEXT += [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]
+NO_TEXT += [{"type": "tool_result", "tool_use_id": "a", "content": "x"}]
 WRONG: list[tuple[list[Fields], str, str]] = [
     *(
         (
@@ -172,11 +207,16 @@ WRONG: list[tuple[list[Fields], str, str]] = [
     ),
     *(
         ([*USER, {"role": role, "content": "x"}], "messages[1].role", "'assistant', 'tool'")
-        for role in ("ipython", None)
+        for role in ("ipython", "critic", "model", "", None, 5)
     ),
+    ([{"content": "x"}], "messages[0].role", "required"),
     ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]", "have a text"),
-    ([{"role": "user", "content": None}], "messages[0].content", "required"),
+    *(
+        ([{"role": role, "content": None}], "messages[0].content", "required")
+        for role in ("user", "system", "developer")
+    ),
     ([{"role": "user", "content": "x", "tool_calls": [call()]}], "messages[0].tool_calls", "calls"),
+    ([calling({"id": "a"})], "messages[0].tool_calls[0].function", "required"),
     ([calling(call(5))], "messages[0].tool_calls[0].function.arguments", ""),
 ]
 
@@ -217,12 +257,25 @@ async def shows(
 SWITCHES: list[tuple[Fields, str]] = [
     ({}, "- - - -"),
     ({"chat_template_kwargs": None, "reasoning_effort": None, "thinking": None}, "- - - -"),
+    ({"chat_template_kwargs": {}, "reasoning_effort": ""}, "- - - -"),
     ({"chat_template_kwargs": {"enable_thinking": False}}, "False - - -"),
     ({"chat_template_kwargs": {"thinking": True, "style": "terse", "more": [1]}}, "- True - terse"),
     ({"enable_thinking": False}, "False False - -"),
+    ({"enable_thinking": True}, "True True - -"),
     ({"thinking": {"type": "disabled"}}, "False False - -"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "True True - -"),
+    ({"thinking": {"type": "adaptive"}}, "- - - -"),
+    ({"thinking": {"type": ["enabled"], "budget_tokens": None}}, "- - - -"),
     ({"reasoning_effort": "none"}, "False False - -"),
-    *(({"reasoning_effort": effort}, f"True True {effort} -") for effort in ("minimal", "xhigh")),
+    *(
+        ({"reasoning_effort": effort}, f"True True {effort} -")
+        for effort in ("minimal", "low", "medium", "high", "xhigh", "max")
+    ),
+    ({"reasoning_effort": "high", "enable_thinking": False}, "False False - -"),
+    (
+        {"reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},
+        "False True high -",
+    ),
 ]
 
 
@@ -249,9 +302,14 @@ async def test_the_template_reads_earlier_thoughts(shows: Gateway, fields: Field
 @pytest.mark.parametrize(
     ("extra", "param"),
     [
+        ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"a": [0] * 20_001}}, "chat_template_kwargs"),
         ({"reasoning_effort": 5}, "reasoning_effort"),
+        ({"enable_thinking": "yes"}, "enable_thinking"),
+        ({"thinking": "enabled"}, "thinking"),
+        ({"add_generation_prompt": "x"}, "add_generation_prompt"),
     ],
     ids=lambda one: str(one)[:60],
 )
@@ -265,6 +323,8 @@ async def test_what_is_wrong_for_the_template_is_named(
 PREFILL = answer("def main(arg")
 CONTINUED: list[tuple[list[Fields], Fields]] = [
     ([PREFILL], {"continue_final_message": True}),
+    ([PREFILL], {"continue_final_message": True, "add_generation_prompt": False}),
+    ([PREFILL | {"content": text("def main", "(arg")}], {"continue_final_message": True}),
     ([PREFILL | {"prefix": True}], {}),
     ([PREFILL | {"partial": True, "tool_calls": []}], {"add_generation_prompt": None}),
 ]
@@ -294,10 +354,11 @@ async def test_an_answer_continues_the_last_message(
         ([*USER, PREFILL], {"add_generation_prompt": True}, "together with add_generation_prompt"),
     ],
 )
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
 async def test_what_cannot_be_continued(
-    gateway: Gateway, messages: list[Fields], extra: Fields, reason: str
+    gateway: Gateway, path: str, messages: list[Fields], extra: Fields, reason: str
 ) -> None:
     extra = {"messages": messages, "continue_final_message": True, **extra}
-    error = await gateway.refused(CHAT, **extra)
+    error = await gateway.refused(path, **extra)
     assert error["param"] == "continue_final_message"
     assert reason in error["message"]
