@@ -62,24 +62,22 @@ def said(answer: Any) -> tuple[Any, ...]:
 
 
 def test_a_prediction_is_followed_after_thoughts(thinker: OpenAI) -> None:
-    edit = EDIT
     plain, predicted = (
-        ask(thinker, edit, **NO_DRAFTS),
-        ask(thinker, edit, **predict(edit.before)),
+        ask(thinker, EDIT, **NO_DRAFTS),
+        ask(thinker, EDIT, **predict(EDIT.before)),
     )
     assert said(predicted) == said(plain)
     thoughts, content, _, token_ids, num_thoughts = said(plain)
     assert thoughts == THOUGHTS
-    assert content.startswith(edit.before[:3])
+    assert content.startswith(EDIT.before[:3])
     assert 0 < num_thoughts < len(token_ids)
-    alone = ask(thinker, edit, thinks=False, **predict(edit.before))
+    alone = ask(thinker, EDIT, thinks=False, **predict(EDIT.before))
     num_passes = predicted.usage.num_passes
     # Thoughts are not predicted, but repeated from the prompt; what comes then is as without them.
     assert num_passes < alone.usage.num_passes + num_thoughts
 
 
 def test_forms_and_calls_come_after_thoughts(thinker: OpenAI) -> None:
-    edit = EDIT
     schema = {"type": "object", "properties": {"path": {"enum": ["a", "b"]}}}
     closed = schema | {"required": ["path"], "additionalProperties": False}
     function = {"name": "run", "parameters": closed}
@@ -91,11 +89,11 @@ def test_forms_and_calls_come_after_thoughts(thinker: OpenAI) -> None:
         (lark, "def run:", r"def [a-z]{1,9}:"),
         (tools, '{"path": "a"}', ""),
     ):
-        plain = said(ask(thinker, edit, **body, **NO_DRAFTS))
+        plain = said(ask(thinker, EDIT, **body, **NO_DRAFTS))
         thoughts, content, calls, *_ = plain
         assert thoughts == THOUGHTS
         if pattern:
             assert re.fullmatch(pattern, content)
         else:
             assert json.loads(calls[0])["path"] in ("a", "b")
-        assert said(ask(thinker, edit, **body, **predict(expected))) == plain
+        assert said(ask(thinker, EDIT, **body, **predict(expected))) == plain

@@ -8,7 +8,6 @@ import pytest
 from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, USER, Fields, Gateway
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
-PART = {"type": "text", "text": "Hello"}
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 TOOL = {"type": "function", "function": FUNCTION}
 CALL: Fields = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

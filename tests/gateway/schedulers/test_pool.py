@@ -19,8 +19,6 @@ from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_sche
 from tests.gateway.harness import until
 from tests.gateway.schedulers.fleet import ANSWER, SCRIPT, VOCAB_SIZE, Fleet, Reading, add
 
-LONG_PROMPT = list(range(64))
-
 
 @pytest.fixture
 async def fleet() -> AsyncIterator[Fleet]:

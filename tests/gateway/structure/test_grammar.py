@@ -124,7 +124,6 @@ def test_json_by_a_schema(
         assert not follows(source, json.dumps(value, ensure_ascii=False))
 
 
-STRING = {"type": "string"}
 NAMES = OBJECT | {"properties": {"name": INTEGER, "a\nb": INTEGER}}
 OPEN: dict[str, dict[str, Any]] = {
     "declared": OBJECT | {"properties": {"name": INTEGER}},
