@@ -42,7 +42,7 @@ async def test_calls_of_a_whole_answer(gateway: Gateway) -> None:
     assert len(call_ids) == 6
 
 
-@pytest.mark.parametrize("width", [1, 7])
+@pytest.mark.parametrize("width", [1, 2, 7, 100])
 async def test_calls_of_a_streamed_answer(gateway: Gateway, width: int) -> None:
     gateway.say(TWO, width=width)
     calls: dict[int, list[str]] = {}
@@ -67,6 +67,8 @@ async def test_calls_of_a_streamed_answer(gateway: Gateway, width: int) -> None:
     [
         ('The {"quick"} brown fox\n', {"tools": TOOLS}),
         (ONE, {}),
+        (ONE, {"tools": [], "response_format": {"type": "text"}}),
+        (ONE, {"tools": None, "response_format": None, "structured_outputs": None}),
         (ONE, {"tools": TOOLS, "tool_choice": "none"}),
     ],
 )
@@ -102,7 +104,9 @@ def allowed(mode: str, *names: str) -> Any:
 
 NOW, CITY = '"\\"now\\""', '"\\"weather\\""'
 CHOICES: list[tuple[Fields, list[str], list[str]]] = [
+    ({"tool_choice": None}, ["PLAIN", CITY, NOW], []),
     ({"tool_choice": "auto"}, ["PLAIN"], []),
+    ({"tool_choice": "required"}, [CITY, NOW, "call)*"], ["PLAIN"]),
     ({"tool_choice": "required", "parallel_tool_calls": False}, [CITY], ["call)*"]),
     ({"tool_choice": named("now")}, [NOW], ["PLAIN", "weather"]),
     ({"tool_choice": allowed("required", "weather")}, ["weather"], ["PLAIN", NOW]),
@@ -143,15 +147,20 @@ def structured(**parts: Any) -> Any:
 
 
 JSON_OBJECT: Any = {"response_format": {"type": "json_object"}}
+NO_SCHEMA: Any = {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}
 FORMATS: list[tuple[Fields, str]] = [
     (JSON_OBJECT, '"type": "object"'),
     (schema(WEATHER), '"city"'),
+    (NO_SCHEMA, '"object"'),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": WEATHER}}}, '"city"'),
     # llama.cpp's and others' form of a schema
     ({"response_format": {"type": "json_object", "schema": WEATHER}}, '"city"'),
     (structured(json=WEATHER), '"city"'),
     (structured(regex="a/b"), r"/a\/b/"),
     ({"guided_json": json.dumps(WEATHER)}, '"city"'),
+    ({"guided_regex": "a/b"}, r"/a\/b/"),
     ({"guided_choice": ["yes", "no"]}, 'CHOICE: "yes" | "no"'),
+    ({"guided_grammar": 'start: "x"'}, 'start: "x"'),
     (structured(choice=["yes", "no"]), 'start: CHOICE\nCHOICE: "yes" | "no"'),
     (structured(grammar='start: "x"'), 'start: "x"'),
 ]
@@ -164,6 +173,14 @@ async def test_forms_become_grammars(gateway: Gateway, extra: Fields, part: str)
     if "response_format" not in extra:
         await gateway.complete(extra, prompt=["Well?", "So?"])
     assert all(part in add.sampling.grammar for add in gateway.adds)
+
+
+async def test_a_form_and_tools_together(gateway: Gateway) -> None:
+    for text, reason in ((ONE, "tool_calls"), ('{"a": 1}', "stop")):
+        gateway.say(text)
+        choice = await choice_of(gateway, JSON_OBJECT, tools=TOOLS)
+        assert (choice.finish_reason, choice.message.content or ONE) == (reason, text)
+        assert "PLAIN" not in grammar(gateway)
 
 
 async def test_a_form_is_of_no_matter_where_a_call_is_required(gateway: Gateway) -> None:
@@ -201,21 +218,37 @@ PLACE, FUNCTION = "response_format.json_schema.schema", "tools[0].function"
 REFUSED: list[tuple[Fields, str]] = [
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
     ({"tools": function(name="a b")}, f"{FUNCTION}.name"),
+    ({"tools": function(name="a" * 129)}, f"{FUNCTION}.name"),
     ({"tools": function(parameters={"type": "array"}, strict=True)}, f"{FUNCTION}.parameters"),
+    (
+        {"tools": function(parameters={"not": {"type": "null"}}, strict=True)},
+        f"{FUNCTION}.parameters",
+    ),
     ({"tools": function() * 2}, "tools[1].function.name"),
+    ({"tools": function() * 513}, "tools"),
     ({"tools": function(parameters={"maximum": 2**64})}, f"{FUNCTION}.parameters"),
     ({"messages": [with_arguments(LONG_TEXT)]}, "messages"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    (with_tools(named("f")), "tool_choice"),
     (with_tools(allowed("auto", "now", "f")), "tool_choice"),
     ({"guided_json": "{"}, "guided_json"),
     ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex"),
+    ({"guided_grammar": "start: x"}, "guided_grammar"),
+    ({"response_format": {"type": "xml"}}, "response_format"),
+    (schema(["a"]), PLACE),
     (schema({"type": "strung"}, strict=True), PLACE),
+    (structured(), "structured_outputs"),
+    (structured(regex="a", choice=["a"]), "structured_outputs"),
+    (structured(regex="("), "structured_outputs.regex"),
     (structured(grammar="start: x"), "structured_outputs.grammar"),
     (structured(regex="a") | JSON_OBJECT, "structured_outputs.regex"),
     (structured(grammar='start: "a"') | {"tools": TOOLS}, "structured_outputs.grammar"),
 ]
 MESSAGES: list[tuple[Fields, str]] = [
     (assistant(call(function={"arguments": 5})), ".tool_calls[0].function.arguments"),
+    (assistant({"id": "a", "type": "function"}), ".tool_calls[0].function"),
     ({"role": "user", "content": "x", "tool_calls": [call()]}, ".tool_calls"),
+    ({"role": "user", "content": "x", "function_call": {"name": "f"}}, ".function_call"),
 ]
 REFUSED += [({"messages": [message]}, f"messages[0]{param}") for message, param in MESSAGES]
 

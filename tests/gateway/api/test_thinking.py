@@ -18,7 +18,7 @@ from optimist_client import AsyncClient
 from optimist_client import Message as ChatMessage
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
-from tests.gateway.fake_scheduler import Script, Step, tokens
+from tests.gateway.fake_scheduler import tokens
 from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway, starting
 from tests.stack import free_port
 
@@ -30,25 +30,31 @@ TEMPLATE = (
     "{% if '/open' in messages[-1].content %}OPEN\n"
     "{% elif '/no_think' in messages[-1].content %}OPEN\n\nCLOSE\n\n{% endif %}{% endif %}"
 )
-PLAIN, SPECIAL = ("<think>", "</think>"), ("[THINK]", "[/THINK]")
-"""Tags that a vocabulary has as pieces of text, and as special tokens."""
+PLAIN, ADDED, SPECIAL = "plain", "added", "special"
+TAGS = {
+    PLAIN: ("<think>", "</think>"),
+    ADDED: ("<think>", "</think>"),
+    SPECIAL: ("[THINK]", "[/THINK]"),
+}
+"""How vocabularies have the tags: as pieces of text, as tokens, and as special tokens."""
 in_module = pytest.mark.asyncio(loop_scope="module")
 pytestmark = in_module
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[PLAIN, SPECIAL])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(TAGS))
 async def thinking(
     request: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Gateway, str, str]]:
     """A gateway, and the tags of its model."""
-    opening, closing = request.param
+    opening, closing = TAGS[request.param]
     directory: Path = tmp_path_factory.mktemp("thinking") / "tiny"
     template = TEMPLATE.replace("OPEN", opening).replace("CLOSE", closing)
     save_model(directory, 512, template)
     file = directory / "tokenizer.json"
     backend = Backend.from_file(str(file))
-    if request.param == SPECIAL:
-        backend.add_special_tokens([AddedToken(tag, normalized=False) for tag in SPECIAL])
+    if request.param != PLAIN:
+        add = backend.add_special_tokens if request.param == SPECIAL else backend.add_tokens
+        add([AddedToken(tag, normalized=False) for tag in (opening, closing)])
         backend.save(str(file))
     port = free_port()
     async with starting(
@@ -73,9 +79,12 @@ def written(thinking: Thinking, text: str) -> str:
 SAID = [
     # what is asked, what the model writes with ( and ) for its tags, thoughts, content
     ("Hi", "(\nSo: a fox.\n)\n\nThe fox.", "So: a fox.", "The fox."),
+    ("Hi", "The fox.", None, "The fox."),
     ("Hi", "The ( is no ) tag.", None, "The ( is no ) tag."),
+    ("Hi", "(\n\n)\n\nThe fox.", None, "The fox."),
     ("Hi", "(A)B (C) D", "A", "B (C) D"),
     ("/open", "So: a fox.\n)\n\nThe fox.", "So: a fox.", "The fox."),
+    ("/open", "(\nSo.)The fox.", "So.", "The fox."),
     ("/open", "So: a fox", "So: a fox", ""),
     ("/no_think", "The fox.", None, "The fox."),
     ("/no_think", "(A) The fox.", None, "(A) The fox."),
@@ -102,7 +111,7 @@ async def test_thoughts_of_a_chat(
     if question == "/no_think" and closing == "[/THINK]":
         # Special tokens that mean nothing here are not shown, as ever.
         content = content.replace("[THINK]", "").replace(closing, "")
-    for width in (1, 50):
+    for width in (1, 2, 50):
         token_ids = gateway.say(text, width=width)
         answer = await gateway.answer(CHAT, **asked(question))
         message = answer["choices"][0]["message"]
@@ -129,9 +138,24 @@ def count_through(gateway: Gateway, token_ids: Sequence[int], text: str, closing
 
 
 async def test_thoughts_of_a_response(thinking: Thinking) -> None:
-    gateway, _, closing = thinking
-    text = written(thinking, "(So: a fox.)\n\nThe fox.")
-    token_ids = gateway.say(text, width=3)
+    gateway = thinking[0]
+    token_ids = gateway.say(written(thinking, "(\nSo: a fox.)\n\nThe fox."), width=2)
+    response = await gateway.respond(input="Hi")
+    thought, message = response.output
+    assert (thought.type, thought.status, thought.summary) == ("reasoning", "completed", [])
+    assert [(one.type, one.text) for one in thought.content] == [("reasoning_text", "So: a fox.")]
+    assert (message.type, response.output_text) == ("message", "The fox.")
+    details = response.usage.output_tokens_details
+    text = written(thinking, "(\nSo: a fox.)\n\nThe fox.")
+    assert details.reasoning_tokens == count_through(gateway, token_ids, text, thinking[2])
+    whole = await gateway.answer(CHAT)
+    chat = whole["usage"]["completion_tokens_details"]
+    assert chat["reasoning_tokens"] == details.reasoning_tokens
+
+
+async def test_events_of_thoughts(thinking: Thinking) -> None:
+    gateway = thinking[0]
+    gateway.say(written(thinking, "(So: a fox.)\n\nThe fox."), width=3)
     events = [event async for event in await gateway.respond(input="Hi", stream=True)]
     kinds = [event.type.removeprefix("response.") for event in events]
     once = [kind for kind, before in zip(kinds, [None, *kinds], strict=False) if kind != before]
@@ -146,33 +170,34 @@ async def test_thoughts_of_a_response(thinking: Thinking) -> None:
     thoughts = [event for event in events if "reasoning_text" in event.type]
     assert "".join(event.delta for event in thoughts[:-1]) == thoughts[-1].text == "So: a fox."
     assert {(event.output_index, event.content_index) for event in thoughts} == {(0, 0)}
-    streamed = events[-1].response
-    for response in (streamed, await gateway.respond(input="Hi")):
-        thought, message = response.output
-        assert (thought.type, thought.status, thought.summary) == ("reasoning", "completed", [])
-        assert [(one.type, one.text) for one in thought.content] == [
-            ("reasoning_text", "So: a fox.")
-        ]
-        assert (message.type, response.output_text) == ("message", "The fox.")
-        num_thoughts = response.usage.output_tokens_details.reasoning_tokens
-        assert num_thoughts == count_through(gateway, token_ids, text, closing)
+    assert len({event.item_id for event in thoughts}) == 1
+    items = events[-1].response.output
+    assert [item.type for item in items] == ["reasoning", "message"]
+    async with gateway.client.responses.stream(model="tiny", input="Hi") as stream:
+        final: Any = await stream.get_final_response()
+    assert final.output[0].content[0].text == "So: a fox."
+    assert final.output_text == "The fox."
 
 
 async def test_an_answer_may_be_cut_off_within_thoughts(thinking: Thinking) -> None:
     gateway, _, closing = thinking
-    text = "So: a " + closing[:4]
-    gateway.say(text, reason=scheduler_pb2.FINISH_REASON_LENGTH)
-    script = gateway.scheduler.script
-    script.steps = script.steps[:-1]
-    choice = (await gateway.answer(CHAT, **asked("/open")))["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == (text, "")
-    response = await gateway.respond(input="/open")
-    (item,) = response.output
-    assert (item.type, item.status, response.status) == ("reasoning", "incomplete", "incomplete")
-    assert item.content[0].text == text
-    num_thoughts = response.usage.output_tokens_details.reasoning_tokens
-    assert num_thoughts == response.usage.output_tokens == len(script.steps)
+    length = scheduler_pb2.FINISH_REASON_LENGTH
+    for text in ("So: a", "So: a " + closing[:4]):
+        gateway.say(text, reason=length)
+        script = gateway.scheduler.script
+        script.steps = script.steps[:-1]
+        choice = (await gateway.answer(CHAT, **asked("/open")))["choices"][0]
+        assert choice["finish_reason"] == "length"
+        message = choice["message"]
+        assert (message["reasoning_content"], message["content"]) == (text, "")
+        response = await gateway.respond(input="/open")
+        assert response.status == "incomplete"
+        assert [(item.type, item.status) for item in response.output] == [
+            ("reasoning", "incomplete")
+        ]
+        assert response.output[0].content[0].text == text
+        details = response.usage.output_tokens_details
+        assert details.reasoning_tokens == response.usage.output_tokens == len(script.steps)
 
 
 WEATHER: Any = {"name": "weather", "parameters": {"type": "object"}}
@@ -180,9 +205,10 @@ TOOLS: Any = [{"type": "function", "function": WEATHER}]
 CALL = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Köln"}}]}'
 
 
-async def test_calls_come_after_thoughts(thinking: Thinking) -> None:
+@pytest.mark.parametrize("width", [1, 3, 100])
+async def test_calls_come_after_thoughts(thinking: Thinking, width: int) -> None:
     gateway = thinking[0]
-    gateway.say(written(thinking, f"(I call {CALL} now)\n\n{CALL}"), width=3)
+    gateway.say(written(thinking, f"(I call {CALL} now)\n\n{CALL}"), width=width)
     choice = (await gateway.chat(tools=TOOLS)).choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.reasoning_content == f"I call {CALL} now"
@@ -191,7 +217,7 @@ async def test_calls_come_after_thoughts(thinking: Thinking) -> None:
     assert call.function.arguments == '{"city": "Köln"}'
     response = await gateway.respond(tools=[{"type": "function", **WEATHER, "strict": None}])
     assert [item.type for item in response.output] == ["reasoning", "function_call"]
-    gateway.say(written(thinking, f"(I call {CALL} now)\n\nNo."), width=3)
+    gateway.say(written(thinking, f"(I call {CALL} now)\n\nNo."), width=width)
     choice = (await gateway.chat(tools=TOOLS)).choices[0]
     assert (choice.finish_reason, choice.message.content) == ("stop", "No.")
     assert choice.message.tool_calls is None
@@ -276,7 +302,7 @@ async def test_tags_of_a_vocabulary_alone_move_no_prediction(
     directory = tmp_path_factory.mktemp("coder") / "tiny"
     save_model(directory, 512, "{{ messages[0].content }}\n")
     backend = Backend.from_file(str(directory / "tokenizer.json"))
-    backend.add_tokens([AddedToken(tag, normalized=False) for tag in PLAIN])
+    backend.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS[ADDED]])
     backend.save(str(directory / "tokenizer.json"))
     prediction = {"prediction": {"type": "content", "content": "The quick"}}
     async with starting(directory, load_tokenizer(str(directory)), backend) as gateway:
@@ -292,20 +318,30 @@ async def test_tags_of_a_vocabulary_alone_move_no_prediction(
 
 async def test_spans_of_predictions_are_of_what_the_client_sent(thinking: Thinking) -> None:
     gateway, _, closing = thinking
-    expected, end = "The quick brown fox", closing + ("\n\n" if closing == "</think>" else "")
-    own, added = (gateway.backend.encode(one).ids for one in (expected, end))
-    token_ids = gateway.say(end + expected)
-    places = list(range(len(added) + len(own)))
-    step = Step(token_ids, len(places), positions=places, prompt_positions=[0] * len(places))
-    gateway.scheduler.script = Script([step])
+    expected = "The quick brown fox"
+    own = gateway.backend.encode(expected).ids
+    num_added = len(gateway.backend.encode(closing + "\n\n").ids)
+    if closing != "</think>":
+        num_added = len(gateway.backend.encode(closing).ids)
+    gateway.say(closing + ("\n\n" if closing == "</think>" else "") + expected, width=100)
+    (step,) = gateway.scheduler.script.steps
+    places = list(range(num_added + len(own)))
+    script = gateway.scheduler.script
+    script.steps = [
+        type(step)(
+            step.token_ids, len(places), positions=places, prompt_positions=[0] * len(places)
+        )
+    ]
     for sent, span in (
         ({"prediction": {"type": "content", "content": expected}}, {"start": 0, "end": 19}),
         ({"predicted_token_ids": own}, {"token_start": 0, "token_end": len(own)}),
     ):
         answer = await gateway.answer(CHAT, **asked("/open"), **sent, include_provenance=True)
         segments = answer["choices"][0]["provenance"]
-        spans = [segment.get("prediction") for segment in segments]
-        assert (spans, segments[1]["text"]) == ([None, {"index": 0, **span}, None], expected)
+        assert [segment.get("prediction") for segment in segments] == [
+            *(None, {"index": 0, **span}, None),
+        ]
+        assert segments[1]["text"] == expected
 
 
 async def test_a_setting_leaves_the_text_as_it_is(
@@ -320,7 +356,12 @@ async def test_a_setting_leaves_the_text_as_it_is(
         form: Fields = {"response_format": {"type": "json_object"}}
         answer = await gateway.answer(CHAT, **form)
         message = answer["choices"][0]["message"]
-        assert message["content"] == "<think>A</think>\n\n{}"
-        assert "reasoning_content" not in message
+        assert message == {
+            "role": "assistant",
+            "content": "<think>A</think>\n\n{}",
+            "refusal": None,
+        }
         assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
         assert gateway.adds[-1].sampling.grammar.startswith("start: %json")
+        chunks = await gateway.chunks(CHAT)
+        assert not any("reasoning_content" in chunk["choices"][0]["delta"] for chunk in chunks)
