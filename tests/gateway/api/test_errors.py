@@ -3,6 +3,7 @@
 Which parameters of OpenAI's types there are; how numbers are read, and how much of a wrong body.
 """
 
+import json
 import re
 from typing import Any
 
@@ -11,10 +12,23 @@ from pydantic import ValidationError
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.api.openai.chat import ChatCompletionBody
+from optimist_gateway.api.openai.completions import CompletionBody
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script
-from tests.gateway.harness import CHAT, COMPLETIONS, Fields, Gateway, Start, error_of
+from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, Fields, Gateway, Start, error_of
 
 JSON = {"content-type": "application/json"}
+
+
+async def test_a_priority_needs_a_scheduler_that_honours_it(start: Start) -> None:
+    async with start(FakeScheduler(policy=scheduler_pb2.SCHEDULING_POLICY_FCFS)) as gateway:
+        gateway.say("x")
+        for number, path in enumerate(BODIES):
+            error = await gateway.refused(path, priority=1)
+            assert (error["param"], error["code"]) == ("priority", "unsupported_value")
+            begin = "priority: is not supported by the scheduler's policy fcfs"
+            assert error["message"].startswith(begin)
+            assert len(gateway.adds) == number
+            await gateway.answer(path, priority=0)
 
 
 async def test_what_the_engine_does_not_support_is_refused(start: Start) -> None:
@@ -44,26 +58,39 @@ def predicted(*contents: Any, **fields: Any) -> Fields:
 IMAGE = {"type": "image_url", "image_url": "a"}
 LONG = "a" * 30_000
 WRONG: list[tuple[str, Fields, str]] = [
+    (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
     (CHAT, said([IMAGE]), "messages[0].content[0]"),
+    (CHAT, said("a", "assistant", tool_calls=[{}]), "messages[0]"),
     (CHAT, {"logit_bias": {"7": 101}}, "logit_bias.7"),
     (CHAT, {"logit_bias": {"100000": 1}}, "logit_bias"),
     (CHAT, {"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
     (CHAT, {"min_tokens": 6, "structured_outputs": {"choice": ["a", "ä"]}}, "min_tokens"),
     (CHAT, {"cache_salt": "ä" * 129}, "cache_salt"),
+    (CHAT, {"stop": ["a"] * 65}, "stop"),
+    (CHAT, {"max_tokens": 0}, "max_tokens"),
+    (CHAT, {"prediction": {"type": "tokens", "content": "a"}}, "prediction.type"),
+    (CHAT, {"prediction": predicted([{"type": "text"}])["prediction"][0]}, "prediction.content[0]"),
     (CHAT, predicted("a", "a", [5]), "prediction[2].content[0]"),
     (CHAT, predicted(*"a" * 17), "prediction"),
     (CHAT, {"prediction": predicted("ä" * 30_001)["prediction"][0]}, "prediction.content"),
     (CHAT, predicted("a", LONG, LONG), "prediction[2].content"),
+    (CHAT, {"predicted_token_ids": [[1], [2, "a"]]}, "predicted_token_ids[1][1]"),
     (CHAT, {"predicted_token_ids": [[1], [2], [100000]]}, "predicted_token_ids[2]"),
+    (CHAT, {"predicted_token_ids": [[1]] * 17}, "predicted_token_ids"),
     (CHAT, {"predicted_token_ids": [[5] * MAX_MODEL_LEN] * 5}, "predicted_token_ids[4]"),
     (CHAT, predicted("a") | {"predicted_token_ids": [[1]]}, "predicted_token_ids"),
     (CHAT, {"top_logprobs": 3}, "top_logprobs"),
+    (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    (COMPLETIONS, {"logprobs": 6}, "logprobs"),
     (COMPLETIONS, {"n": 5}, "n"),
+    (COMPLETIONS, {"max_tokens": 0}, "max_tokens"),
     (COMPLETIONS, {"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
+    (COMPLETIONS, {"prompt": ["a"] * 5}, "prompt"),
     (COMPLETIONS, {"prompt": ["a", [100_000]]}, "prompt[1]"),
+    (COMPLETIONS, {"prompt": ["a", ""]}, "prompt[1]"),
     (COMPLETIONS, {"prompt": ["a" * 60_000, "a"]}, "prompt"),
 ]
-NO_PROMPTS: list[Any] = ["", [], [[]], [1, "a"], [100_000], None]
+NO_PROMPTS: list[Any] = ["", [], [[]], [1, "a"], [100_000], None, {"a": 1}]
 WRONG += [(COMPLETIONS, {"prompt": prompt}, "prompt") for prompt in NO_PROMPTS]
 
 
@@ -76,8 +103,9 @@ async def test_wrong_values(gateway: Gateway, path: str, change: Fields, param: 
 
 
 NUMBER = b'{"model": "tiny", "messages": [], "temperature": %s}'
-NO_BODIES = [b"{", b"", b"\xff", b"[" * 100_000, b"[]", b"null"]
-NO_BODIES += [NUMBER % number for number in (b"NaN", b"1e999")]
+NO_BODIES = [b"{", b"", b'{"model": }', b"\xff", b"[" * 100_000]
+NO_BODIES += [b"[]", b'"text"', b"5", b"null", b"true"]
+NO_BODIES += [NUMBER % number for number in (b"NaN", b"Infinity", b"1e999")]
 
 
 @pytest.mark.parametrize("content", NO_BODIES, ids=lambda one: repr(one)[:70])
@@ -85,14 +113,16 @@ async def test_what_is_no_object_of_json_is_refused(gateway: Gateway, content: b
     error_of(await gateway.http.post(CHAT, content=content, headers=JSON), 400)
 
 
-async def test_a_body_that_is_too_large_is_refused(gateway: Gateway) -> None:
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_that_is_too_large_is_refused(gateway: Gateway, chunked: bool) -> None:
     content = b'{"model": "' + b"a" * 300_000 + b'"}'
 
     async def parts() -> Any:
         for start in range(0, len(content), 50_000):
             yield content[start : start + 50_000]
 
-    response = await gateway.http.post(CHAT, content=parts(), headers=JSON)
+    sent = parts() if chunked else content
+    response = await gateway.http.post(CHAT, content=sent, headers=JSON)
     assert error_of(response, 413)["code"] == "request_too_large"
 
 
@@ -157,33 +187,52 @@ async def sent(gateway: Gateway, path: str, **fields: Any) -> scheduler_pb2.Add:
     return add
 
 
-@pytest.mark.parametrize("path", IGNORED)
-async def test_what_is_ignored_is_taken(gateway: Gateway, path: str) -> None:
+@pytest.mark.parametrize(("path", "name", "value"), pairs(IGNORED))
+async def test_what_is_ignored_is_taken(gateway: Gateway, path: str, name: str, value: Any) -> None:
     gateway.say("x")
     plain = await sent(gateway, path)
-    for fields in (IGNORED[path], dict.fromkeys(IGNORED[path])):
-        assert await sent(gateway, path, **fields) == plain
+    for one in (value, None):
+        assert await sent(gateway, path, **{name: one}) == plain
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "name", "values"), pairs(REFUSED))
 async def test_what_is_not_supported_is_named(
-    gateway: Gateway, path: str, name: str, values: tuple[Any, list[Any]]
+    gateway: Gateway, path: str, name: str, values: tuple[Any, list[Any]], stream: bool
 ) -> None:
     gateway.say("x")
     refused, harmless = values
-    error = await gateway.refused(path, **{name: refused})
+    error = await gateway.refused(path, stream=stream, **{name: refused})
     assert (error["param"], error["type"]) == (name, "invalid_request_error")
     assert name in error["message"]
     assert error["code"] == "unsupported_value"
-    plain = await sent(gateway, path)
+    plain = await sent(gateway, path, stream=stream)
     for value in harmless:
-        assert await sent(gateway, path, **{name: value}) == plain
+        assert await sent(gateway, path, stream=stream, **{name: value}) == plain
+
+
+def completion(**fields: Any) -> CompletionBody:
+    return CompletionBody.model_validate({"model": "tiny", "prompt": "x"} | fields)
+
+
+WHOLE = [("2", 2), ("2.0", 2), ("-2e1", -20), ("-0.0", 0), ("null", None)]
+
+
+@pytest.mark.parametrize(("text", "number"), WHOLE)
+def test_a_number_without_a_fraction_is_whole(text: str, number: int | None) -> None:
+    seed = completion(seed=json.loads(text)).seed
+    assert (seed, type(seed)) == (number, type(number))
+    # So are those in lists.
+    in_lists = completion(predicted_token_ids=[[1.0, 2], [3]]).predicted_token_ids
+    assert in_lists == [[1, 2], [3]]
 
 
 UNKNOWN = [f"unknown_{number}" for number in range(10_000)]
 MANY_ERRORS: list[Fields] = [
     {"logit_bias": dict.fromkeys(UNKNOWN, "x")},
     {"messages": [{"role": "user", "content": [{}] * 4096}] * 1000},
+    {"messages": [dict.fromkeys(UNKNOWN[:100], 1)] * 1000},
+    {"tools": [{"type": "function", "function": {}}] * 128},
 ]
 
 

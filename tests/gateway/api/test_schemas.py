@@ -33,7 +33,12 @@ STRINGS, NUMBERS = {"type": "array", "items": {"type": "string"}}, {"type": "num
 DURATION = (
     r"^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$"
 )
+EMAIL = (
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]"
+    r"@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+)
 VALUES = {
+    "zod's email": '"a@example.org"',
     "zod's duration": '"P1W"',
     "a step of zero": "7.5",
 }
@@ -41,17 +46,34 @@ VALUES = {
 # What is said of `d` is left out, at least in part; `n` is a whole number all the same.
 TEXTS: dict[str, dict[str, Any]] = {
     # codefuturist/email-mcp#72, nspady/google-calendar-mcp#183, vercel/ai#21037
+    "look-ahead": text(pattern="^(?!a)b$"),
+    "zod's email": text(format="email", pattern=EMAIL),
     "zod's duration": text(format="duration", pattern=DURATION),
     "back-reference": text(pattern=r"(a|b)\1"),
+    "word boundary": text(pattern=r"\bb\b"),
+    "no regex": text(pattern="*("),
+    "a pattern that is no text": text(pattern={"source": "a"}),
     # pydantic/pydantic-ai#5508, VedalAI/neuro-sdk#60, vllm-project/vllm#42904
     "format path": text(format="path"),
+    "format that is no text": text(format=["date"]),
     "lengths as texts": text(minLength="3", maxLength="x"),
+    "an enum of null": text(enum=None),
+    "a guess of types": anything(type="str"),
+    "no type": anything(type=None),
     "an unknown type beside others": anything(type=["string", "file"]),
+    "if": anything(**{"if": {"type": "string"}, "then": {"minLength": 2}, "else": False}),
     "not": anything(**{"not": {"type": "null"}}),
+    "dependentRequired": {**text(), "dependentRequired": {"d": ["n"]}},
     # LangChain: dict of an enumeration
     "propertyNames": {**text(), "propertyNames": {"enum": ["d", "n"]}},
+    "unevaluatedProperties": {**text(), "unevaluatedProperties": False},
     "minProperties": {**text(), "minProperties": 1, "maxProperties": 5},
+    "nullable": text(nullable=True),
     "the server's own options": {**text(), "x-guidance": {"lenient": False, "more": 1}},
+    "extensions": {**text(), "x-order": 1, "ui:widget": "text", "$vocabulary": {}},
+    "another draft": {**text(), "$schema": "http://json-schema.org/draft-03/schema#", "id": "/a"},
+    "elsewhere": anything(**{"$ref": "https://example.org/schema.json"}),
+    "nothing there": anything(**{"$ref": "#/$defs/Missing"}),
     "required as a text": {**text(), "required": "n"},
     # schemars' u64 and i64
     "bounds of 64 bits": anything(
@@ -61,6 +83,9 @@ TEXTS: dict[str, dict[str, Any]] = {
             {"type": "integer", "format": "int64", "minimum": -(2**63)},
         ]
     ),
+    "no list of anyOf": anything(anyOf={"type": "string"}),
+    "overlapping patterns": {**text(), "patternProperties": {"^x": {}, "^x_": {"type": "null"}}},
+    "a pattern of names": {**text(), "patternProperties": {"^(?!x)": {}}},
     "unsatisfiable": {
         **anything(allOf=[{"type": "string"}, {"type": "null"}]),
         "required": ["d"],
@@ -106,9 +131,15 @@ async def test_what_is_not_strict_guides_as_far_as_it_can(
     assert not follows(grammar(gateway), called("g", '{"m": 1}'))
 
 
+NEXT = {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}], "default": None}
 BESIDE = obj(next={"$ref": "#/$defs/Node", "minProperties": 1}, value={"type": "integer"})
 # Schema, what it allows, and what it does not.
 MORE: dict[str, tuple[dict[str, Any], str, str]] = {
+    "set[str]": (
+        {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
+        '["a"]',
+        "[1]",
+    ),
     "dict[Enum, float]": (
         {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": NUMBERS},
         '{"a": 1.5}',
@@ -120,15 +151,41 @@ MORE: dict[str, tuple[dict[str, Any], str, str]] = {
         '{"n": 0}',
     ),
     "overlapping oneOf": ({"oneOf": [STRINGS, {"type": "array"}, NUMBERS]}, "[1]", '"a"'),
+    "zod's never": (obj(a={"not": {}}, n=NUMBERS), '{"n": 1}', '{"a": 1}'),
+    "zod's optional": (
+        obj(a={"anyOf": [{"not": {}}, {"type": "string"}]}),
+        '{"a": "x"}',
+        '{"a": 1}',
+    ),
+    "a closed object of zod": (
+        {**obj(n=NUMBERS), "additionalProperties": {"not": {}}},
+        "{}",
+        '{"a": 1}',
+    ),
+    "a list of itself": (
+        {"$ref": "#/$defs/Node", "$defs": {"Node": obj(next=NEXT, value=NUMBERS)}},
+        '{"next": {"next": null, "value": 1}, "value": 2}',
+        '{"next": {"next": 1}}',
+    ),
     "a reference that recurs, with siblings": (
         {"$ref": "#/$defs/Node", "$defs": {"Node": BESIDE}},
         '{"next": {"value": 1}, "value": 2}',
         '{"next": {"value": "x"}}',
     ),
+    "the whole schema within": (
+        obj(child={"$ref": "#", "description": "More."}, n=NUMBERS),
+        '{"child": {"child": {"n": 1}}}',
+        '{"child": {"child": {"n": "1"}}}',
+    ),
     "a reference with siblings": (
         {**obj(a={"$ref": "#/$defs/A", "maxLength": 2}), "$defs": {"A": {"type": "string"}}},
         '{"a": "ab"}',
         '{"a": "abc"}',
+    ),
+    "a reference to itself": (
+        {**anything(**{"$ref": "#/$defs/a"}), "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        '{"n": 1}',
+        '{"n": "x"}',
     ),
     "zod's time": (
         text(format="time", pattern=r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"),
@@ -141,6 +198,11 @@ MORE: dict[str, tuple[dict[str, Any], str, str]] = {
         ),
         '{"d": "1.5"}',
         '{"d": null}',
+    ),
+    "a list of two schemas": (
+        {"allOf": [obj(a=STRINGS), obj(n=NUMBERS)]},
+        '{"n": 1}',
+        '{"n": "x"}',
     ),
 }
 
@@ -167,7 +229,15 @@ STRICT: list[tuple[dict[str, Any], str]] = [
     (text(pattern="^(?!a)b$"), "look-around"),
     (text(format="path"), "Unknown format: path"),
     (obj(d={"type": "array", "uniqueItems": True}), "uniqueItems"),
+    (obj(d={"not": {"type": "null"}}), "not"),
+    (obj(d={"oneOf": [{}, {"type": "null"}]}), "oneOf"),
     (obj(d={"$ref": "https://example.org"}), "https://example.org"),
+    (obj(d={"$ref": "#/$defs/a"}), "does not exist"),
+    (text(minLength="3"), "positive integer for 'minLength'"),
+    (text(maxLength=2.5), "positive integer for 'maxLength'"),
+    ({**text(), "required": "n"}, "required"),
+    ({**text(), "properties": None}, "properties must be an object"),
+    ({**text(), "minProperties": 1}, "min/maxProperties"),
     ({"$ref": "#/$defs/Node", "$defs": {"Node": BESIDE}}, "circular"),
 ]
 

@@ -8,6 +8,7 @@ import pytest
 from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, USER, Fields, Gateway
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
+PART = {"type": "text", "text": "Hello"}
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 TOOL = {"type": "function", "function": FUNCTION}
 CALL: Fields = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -25,21 +26,37 @@ def called(call: Fields, **fields: Any) -> Fields:
 # Each with what the header names.
 UNKNOWN: list[tuple[str, Fields, str]] = [
     # QuantumNous/new-api#5982, cline/cline#1387
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [PART | CACHED]}]},
+        "messages[].content[].cache_control",
+    ),
     (CHAT, said(**CACHED), "messages[].cache_control"),
+    (CHAT, {"tools": [TOOL | CACHED]}, "tools[].cache_control"),
     (CHAT, {"tools": [{**TOOL, "function": FUNCTION | CACHED}]}, "tools[].function.cache_control"),
+    (
+        CHAT,
+        {"prediction": {"type": "content", "content": "a"} | CACHED},
+        "prediction.cache_control",
+    ),
+    (CHAT, called(CALL | {"index": 0}), "messages[].tool_calls[].index"),
     (
         CHAT,
         called(CALL | {"extra_content": {"google": {"thought_signature": "x"}}}),
         "messages[].tool_calls[].extra_content",
     ),
     (CHAT, said(id="msg_1", createdAt=5), "messages[].createdAt"),
+    (CHAT, {"chat_template": "{{ x }}"}, "chat_template"),
     (CHAT, {"prompt": "a", "echo": True}, "prompt, echo"),
+    (CHAT, {"stream_options": {"include": True}}, "stream_options.include"),
     (
         COMPLETIONS,
         {"use_beam_search": False, "length_penalty": 1},
         "use_beam_search, length_penalty",
     ),
+    (COMPLETIONS, {"tools": []}, "tools"),
     (RESPONSES, {"client_metadata": {"a": "b"}}, "client_metadata"),
+    ("/tokenize", {"prompt": "a", "mm": 1}, "mm"),
     ("/detokenize", {"tokens": [5], "mm": 1}, "mm"),
 ]
 
@@ -96,15 +113,20 @@ async def test_names_are_bounded_and_printable(gateway: Gateway) -> None:
 # anthropics/claude-code#6273: JavaScript cuts texts between the halves of a character.
 HALVES: list[tuple[str, Fields]] = [
     (CHAT, said(content="a\ud83d")),
+    (CHAT, said(content="\ude00 b")),
     (CHAT, said() | {"prediction": {"type": "content", "content": "a\ud83d"}}),
+    (CHAT, said() | {"stop": ["\ud83d"]}),
+    (CHAT, said() | {"tools": [{**TOOL, "function": FUNCTION | {"description": "\ud83d"}}]}),
     (
         CHAT,
         said()
         | {"tools": [{**TOOL, "function": {"name": "f", "parameters": {"title": "\ud83d"}}}]},
     ),
+    (CHAT, called(CALL | {"function": {"name": "f", "arguments": '{"a": "\ud83d"}'}})),
     (CHAT, called(CALL | {"function": {"name": "f", "arguments": r'{"a": "\ud83d"}'}})),
     (COMPLETIONS, {"prompt": "a\ud83d"}),
     (RESPONSES, {"input": "a\ud83d", "instructions": "\ud83d"}),
+    ("/tokenize", {"prompt": "a\ud83d"}),
 ]
 
 
