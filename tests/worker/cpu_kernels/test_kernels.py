@@ -1,13 +1,20 @@
 """The kernels compute what plain PyTorch does, in each instruction set that this machine has."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.lookup import LOOK_UP, Looking, Predictions, look_up
 from optimist_worker.core.operation import Operation
+from optimist_worker.core.plan import Admission
 from optimist_worker.model.fused import LAYERS, LayerStack, LlamaLayer
 from optimist_worker.model.kernel_check import check_kernels, replaced_kernels
 from optimist_worker.model.linear import PanelLinear
@@ -26,7 +33,7 @@ from tests.worker.attention.test_attention import (  # noqa: F401
     test_softcap_and_sinks,
     test_what_a_row_must_not_read_may_be_anything,
 )
-from tests.worker.step import build_runner, generate
+from tests.worker.step import GREEDY, build_runner, generate
 
 PROMPT = [5, 40, 7, 7, 31, 12]
 pytestmark = pytest.mark.usefixtures("each_target")
@@ -98,6 +105,35 @@ def test_rounded_products_are_right_and_the_same_beside_any_rows(
     exact = inputs.double() @ rounded.weight.double().T + bias
     torch.testing.assert_close(layer(inputs).double(), exact, rtol=0.02, atol=0.02 * depth**0.5)
     assert_the_same_beside_any_rows(layer, inputs)
+
+
+@given(st.randoms(use_true_random=False))
+def test_lookups_are_those_of_plain_pytorch(rng: Random) -> None:
+    table = SlotTable(
+        6, 40, 4, 0, torch.device("cpu"), reads_sizes=True, vocab_size=3, eos_token_ids=[0]
+    )
+    predictions, cursors = Predictions(table), torch.tensor(rng.choices(range(-1, 40), k=7))
+    slots = rng.sample(range(6), rng.randint(1, 4))
+    for slot in slots:
+        texts = [rng.choices(range(3), k=rng.randint(least, 40)) for least in (1, 0)]
+        num_prompt = max(1, len(texts[0]) - rng.randint(0, 2))
+        admission = Admission(slot, "", texts[0], num_prompt, GREEDY, predicted_token_ids=texts[1])
+        table.admit(admission)
+        predictions.admit(admission)
+        predictions.cursors[slot] += rng.randint(0, 40)
+    rows = torch.tensor(slots)
+    limits = torch.tensor(rng.choices(range(5), k=len(slots)))
+    looking = Looking(rows, table.gather(rows), limits, 5, 40)
+    kernel, others = LOOK_UP.kernel_for(table.token_ids), (cursors.clone(), deepcopy(predictions))
+    assert kernel is not None
+    plain = look_up(table.token_ids, looking, cursors, predictions)
+    found = kernel(table.token_ids, looking, *others)
+    for wanted, got in zip(plain[:4], found[:4], strict=True):
+        assert wanted.tolist() == got.tolist()
+    for row, left in enumerate(plain.num_left.tolist()):
+        assert plain.token_ids[row, :left].tolist() == found.token_ids[row, :left].tolist()
+    assert cursors.tolist() == others[0].tolist()
+    assert predictions.cursors.tolist() == others[1].cursors.tolist()
 
 
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)

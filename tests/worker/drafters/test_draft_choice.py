@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from optimist_common.lookup import LONGEST_MATCH
-from optimist_worker.drafters.ngram import choose_sources, count_matches, find_last
+from optimist_worker.core.lookup import choose_sources, count_matches, find_last
 
 
 def find(token_ids: list[int], cursor: int = -1, padding: int = 0) -> int:

@@ -65,7 +65,7 @@ def by_plain_pytorch(*operations: Operation) -> Iterator[None]:
             one.is_replaced = was_replaced
 
 
-_CPU_DTYPES = frozenset({torch.bfloat16, torch.float32})
+_CPU_DTYPES = frozenset({torch.bfloat16, torch.float32, torch.int32})
 
 
 @cache

@@ -1,7 +1,7 @@
 // Kernels for the CPU: what a decoder layer computes, with attention over keys and values in
-// blocks, and the choice of tokens. What they compute is described at the functions of the same
-// names in `core/attention/paged_attention.py`, `model/operations.py` and
-// `core/acceptance/choice.py`; sums are in float32.
+// blocks, the choice of tokens, and lookups. What they compute is described at the functions of the
+// same names in `core/attention/paged_attention.py`, `model/operations.py`,
+// `core/acceptance/choice.py` and `core/lookup.py`; sums are in float32.
 //
 // Attention: a head of keys, a row and a tile of its tokens are one share of the work. Keys and
 // values are packed into panels 64 at a time, from a multiple of 64 on, and what each query
@@ -28,6 +28,8 @@
 #define INLINE inline __attribute__((always_inline))
 
 namespace {
+
+#include "look_up.h"
 
 constexpr int64_t MOST_QUERIES = 128;  // Of a tile, heads of a group counted.
 constexpr int64_t MOST_DIM = 1024;     // Of a head that is normed.
@@ -458,6 +460,17 @@ PyObject* choose(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments
   return release(call, choose);
 }
 
+PyObject* look_up(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  LookUp call = {};
+  if (!take_all(arguments, num_arguments, call.texts, call.text_stride, call.predicted,
+                call.predicted_stride, call.slots, call.lengths, call.num_prompt_tokens,
+                call.limits, call.cursors, call.predicted_cursors, call.predicted_lengths,
+                call.indices, call.num_matched, call.is_predicted, call.num_left, call.tokens,
+                call.num_rows, call.width, call.longest, call.reach, call.matched_at_start))
+    return nullptr;
+  return release(call, look_up);
+}
+
 // Takes what is a layer's own: weights and options, then its part of the KV memory.
 bool take_layer(PyObject* own, PyObject* memory, Layer& call) {
   Attention& attention = call.attention;
@@ -562,6 +575,7 @@ PyMethodDef METHODS[] = {
     method("rotate", rotate, "Rotates queries and keys, and writes keys and values."),
     method("multiply", multiply, "Multiplies rows by weights."),
     method("choose", choose, "Chooses tokens."),
+    method("look_up", look_up, "Finds where texts go on."),
     method("layers", layers, "Computes decoder layers, one after the other."),
     {"use", use, METH_O, "Chooses an instruction set by name; returns whether the CPU has it."},
     {nullptr, nullptr, 0, nullptr}};

@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from optimist_common.lookup import LONGEST_MATCH, MATCH_AT_START, REACH
 from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns
 from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.core.lookup import Found, Looking, Predictions
 from optimist_worker.cpu_kernels.build import load
 from optimist_worker.model import operations
 from optimist_worker.model.fused import LlamaLayer, compute_layers
@@ -111,6 +113,37 @@ def choose(
         scores.dtype == _BFLOAT16,
     )
     return tokens
+
+
+def look_up(
+    token_ids: torch.Tensor, rows: Looking, cursors: torch.Tensor, predictions: Predictions
+) -> Found:
+    """Is `lookup.look_up`."""
+    number, width = len(rows.slots), rows.width
+    columns, known = torch.empty((4, number), dtype=torch.int64), rows.columns
+    following = torch.empty((number, width), dtype=torch.int64)
+    inputs = [
+        column.contiguous()
+        for column in (rows.slots, known.num_tokens, known.num_prompt_tokens, rows.limits)
+    ]
+    moved = (cursors, predictions.cursors, predictions.lengths)
+    _kernels.look_up(
+        token_ids.data_ptr(),
+        token_ids.stride(0),
+        predictions.token_ids.data_ptr(),
+        predictions.token_ids.stride(0),
+        *(column.data_ptr() for column in inputs),
+        *(column.data_ptr() for column in moved),
+        *(column.data_ptr() for column in columns),
+        following.data_ptr(),
+        number,
+        width,
+        LONGEST_MATCH,
+        REACH,
+        MATCH_AT_START,
+    )
+    indices, num_matched, is_predicted, num_left = columns
+    return Found(indices, num_matched, is_predicted.bool(), num_left, following)
 
 
 def layers(

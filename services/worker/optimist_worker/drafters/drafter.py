@@ -126,6 +126,8 @@ def spread(proposal: Proposal, rows: torch.Tensor, num_rows: int) -> Proposal:
 def merge(windows: Drafts, proposal: Proposal) -> Proposal:
     """Takes each row's drafts from its window, or if that has none from the drafter."""
     drafted = proposal.drafts
+    if windows.width == 0:
+        return proposal
     width = max(windows.width, drafted.width)
     from_window = windows.num_tokens > 0
 

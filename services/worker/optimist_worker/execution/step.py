@@ -293,9 +293,9 @@ class Step:
             chosen = limits.nonzero()[:, 0]
             if not len(chosen):
                 return proposal
-            wanting = wanting.select(chosen)
             wanting.width = int(wanting.limits.max())
-            drafted = spread(self._drafter.propose(wanting), chosen, len(limits))
+        if self._reads and len(chosen) < len(limits):
+            drafted = spread(self._drafter.propose(wanting.select(chosen)), chosen, len(limits))
         else:
             drafted = self._drafter.propose(wanting)
         merged = merge(proposal.drafts, drafted)
