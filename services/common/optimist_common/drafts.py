@@ -146,6 +146,8 @@ class DraftSource(IntEnum):
     EAGLE = 5
     NGRAM = 6
     """The request's own text, where its last tokens occur before."""
+    FORM = 7
+    """The form of the answer: its grammar forces these tokens or makes them likely."""
 
     @property
     def label(self) -> str:
@@ -153,7 +155,7 @@ class DraftSource(IntEnum):
         return self.name.lower()
 
 
-TARGET, PREDICTION, NGRAM = map(
-    int, (DraftSource.TARGET, DraftSource.PREDICTION, DraftSource.NGRAM)
+TARGET, PREDICTION, NGRAM, FORM = map(
+    int, (DraftSource.TARGET, DraftSource.PREDICTION, DraftSource.NGRAM, DraftSource.FORM)
 )
 """For columns: numpy takes 7 us to compare one with an enumeration and 1 us with an integer."""

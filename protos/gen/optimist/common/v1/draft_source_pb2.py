@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%optimist/common/v1/draft_source.proto\x12\x12optimist.common.v1*\xcb\x01\n\x0b\x44raftSource\x12\x1c\n\x18\x44RAFT_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44RAFT_SOURCE_PREDICTION\x10\x01\x12\x1c\n\x18\x44RAFT_SOURCE_DRAFT_MODEL\x10\x02\x12\x1a\n\x16\x44RAFT_SOURCE_QUANTISED\x10\x03\x12\x17\n\x13\x44RAFT_SOURCE_MEDUSA\x10\x04\x12\x16\n\x12\x44RAFT_SOURCE_EAGLE\x10\x05\x12\x16\n\x12\x44RAFT_SOURCE_NGRAM\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%optimist/common/v1/draft_source.proto\x12\x12optimist.common.v1*\xe2\x01\n\x0b\x44raftSource\x12\x1c\n\x18\x44RAFT_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44RAFT_SOURCE_PREDICTION\x10\x01\x12\x1c\n\x18\x44RAFT_SOURCE_DRAFT_MODEL\x10\x02\x12\x1a\n\x16\x44RAFT_SOURCE_QUANTISED\x10\x03\x12\x17\n\x13\x44RAFT_SOURCE_MEDUSA\x10\x04\x12\x16\n\x12\x44RAFT_SOURCE_EAGLE\x10\x05\x12\x16\n\x12\x44RAFT_SOURCE_NGRAM\x10\x06\x12\x15\n\x11\x44RAFT_SOURCE_FORM\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'optimist.common.v1.draft_so
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DRAFTSOURCE']._serialized_start=62
-  _globals['_DRAFTSOURCE']._serialized_end=265
+  _globals['_DRAFTSOURCE']._serialized_end=288
 # @@protoc_insertion_point(module_scope)

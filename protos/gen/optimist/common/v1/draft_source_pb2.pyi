@@ -38,6 +38,8 @@ class _DraftSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DraftSour
     """The request's own text, prompt and output, where its last tokens occur before, or what a proposer has
     learned from it.
     """
+    DRAFT_SOURCE_FORM: _DraftSource.ValueType  # 7
+    """The form of the answer: tokens that its grammar forces or makes likely."""
 
 class DraftSource(_DraftSource, metaclass=_DraftSourceEnumTypeWrapper):
     """Where a draft came from."""
@@ -58,4 +60,6 @@ DRAFT_SOURCE_NGRAM: DraftSource.ValueType  # 6
 """The request's own text, prompt and output, where its last tokens occur before, or what a proposer has
 learned from it.
 """
+DRAFT_SOURCE_FORM: DraftSource.ValueType  # 7
+"""The form of the answer: tokens that its grammar forces or makes likely."""
 Global___DraftSource: _TypeAlias = DraftSource  # noqa: Y015

@@ -642,6 +642,7 @@ class ConnectResponse(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PREDICTION_POSITIONS_FIELD_NUMBER: _builtins.int
     PRIORITIES_FIELD_NUMBER: _builtins.int
+    NUM_FORM_TOKENS_FIELD_NUMBER: _builtins.int
     handles: _builtins.bytes
     """Handles of the requests that got tokens."""
     num_tokens: _builtins.bytes
@@ -652,6 +653,10 @@ class ConnectResponse(_message.Message):
     """How many of each request's new tokens, from the front, were drafts."""
     draft_sources: _builtins.bytes
     """Where each request's drafts came from, a DraftSource."""
+    num_form_tokens: _builtins.bytes
+    """How many of num_accepted_tokens, the last of them, are from the form of the answer, whatever draft_sources says;
+    empty if none is.
+    """
     @_builtins.property
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finished]:
         """Requests that ended with this step, or could not be added."""
@@ -687,10 +692,11 @@ class ConnectResponse(_message.Message):
         logprobs: _abc.Iterable[Global___Logprobs] | None = ...,
         prediction_positions: _abc.Iterable[Global___PredictionPositions] | None = ...,
         priorities: _abc.Iterable[Global___SetPriority] | None = ...,
+        num_form_tokens: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_sources", b"draft_sources", "finished", b"finished", "handles", b"handles", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_tokens", b"num_tokens", "prediction_positions", b"prediction_positions", "priorities", b"priorities", "replies", b"replies", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_sources", b"draft_sources", "finished", b"finished", "handles", b"handles", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_form_tokens", b"num_form_tokens", "num_tokens", b"num_tokens", "prediction_positions", b"prediction_positions", "priorities", b"priorities", "replies", b"replies", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -156,14 +156,17 @@ class ExecuteRequest(_message.Message):
     """Known tokens to compute per row: a prefill chunk, or 1 in decode."""
     num_draft_tokens: _builtins.bytes
     """Most drafts to verify after them per row; 0 unless the known tokens reach the row's end. They come from
-    the row's window, or where that has none from the drafter.
+    the row's window, or where that has none from the drafter; of a request with a grammar further ones come
+    from that.
     """
     num_new_blocks: _builtins.bytes
     """New KV blocks per row, appended to the row's block table."""
     new_blocks: _builtins.bytes
     """The new block ids of all rows, one after the other [sum(num_new_blocks)]."""
     least_chance: _builtins.float
-    """Chance below which a draft that is looked up is not worth its time in this pass; 0 if all are."""
+    """Chance below which a draft that is looked up, or made from a grammar, is not worth its time in this pass; 0 if
+    all are.
+    """
     max_drafter_tokens: _builtins.int
     """Most drafts of a row that a drafter with a model makes in this pass, 0 for none; as many as
     num_draft_tokens if it is not set.
@@ -329,6 +332,8 @@ class ExecuteResponse(_message.Message):
     WINDOW_NODES_FIELD_NUMBER: _builtins.int
     ACCEPTED_NODES_FIELD_NUMBER: _builtins.int
     DRAFT_POSITIONS_FIELD_NUMBER: _builtins.int
+    NUM_FORM_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_FORM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan."""
     slots: _builtins.bytes
@@ -364,6 +369,13 @@ class ExecuteResponse(_message.Message):
     """Position in predicted_token_ids of each row's first draft, if they were looked up there; -1 for other rows.
     Empty if there was no such row.
     """
+    num_form_drafted_tokens: _builtins.bytes
+    """How many of num_drafted_tokens are from the form of the answer, the last ones of the row; only rows of requests
+    with a grammar have any. draft_sources, window_nodes, accepted_nodes and draft_positions are about the others: the
+    source is FORM if there are none. Empty if no row has any.
+    """
+    num_form_accepted_tokens: _builtins.bytes
+    """How many of num_accepted_tokens are, the last ones of the row; empty as these."""
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowError]:
         """Rows that failed; they emitted nothing and their slots still have to be released."""
@@ -392,10 +404,12 @@ class ExecuteResponse(_message.Message):
         window_nodes: _builtins.bytes = ...,
         accepted_nodes: _builtins.bytes = ...,
         draft_positions: _builtins.bytes = ...,
+        num_form_drafted_tokens: _builtins.bytes = ...,
+        num_form_accepted_tokens: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "draft_ns", b"draft_ns", "draft_positions", b"draft_positions", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids", "window_nodes", b"window_nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "draft_ns", b"draft_ns", "draft_positions", b"draft_positions", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_form_accepted_tokens", b"num_form_accepted_tokens", "num_form_drafted_tokens", b"num_form_drafted_tokens", "num_tokens", b"num_tokens", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids", "window_nodes", b"window_nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
