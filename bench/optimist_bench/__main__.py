@@ -9,6 +9,7 @@ from optimist_common.errors import SetupError
 BENCHMARKS = {
     "edits": "optimist_bench.edits",
     "engines": "optimist_bench.engines.command",
+    "forms": "optimist_bench.forms.command",
     "never-worse": "optimist_bench.never_worse.command",
     "overhead": "optimist_bench.overhead.command",
     "overlap": "optimist_bench.overlap.command",

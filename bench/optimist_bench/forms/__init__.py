@@ -1,0 +1,1 @@
+"""`optimist bench forms`: how much of structured answers their form already says."""
