@@ -12,14 +12,14 @@ from tokenizers import Tokenizer
 
 from optimist_aligner import Aligner
 from optimist_aligner.text.sources import Sources
-from optimist_bench.forms.drafting import ForcedDrafter, FormDrafter, StandInDrafter
+from optimist_bench.forms.drafting import ForcedDrafter, FormDrafter
 from optimist_bench.forms.kinds import STYLES, Kind, load_kinds
 from optimist_bench.forms.simulator import Run, simulate
 from optimist_bench.harness.command import format_table, names, run_command
 from optimist_bench.harness.pair import load_tokenizer, load_vocabulary
 from optimist_common.grammar import matching_tokenizer
 from optimist_common.settings import CommaSeparated, ServiceSettings
-from optimist_worker.model.matcher import compile_grammar
+from optimist_worker.model.matcher import Matcher, compile_grammar
 
 SHARES = (0.01, 0.03)
 """Costs of a draft, as shares of a pass."""
@@ -95,7 +95,7 @@ class Form:
         if name == "forced":
             return ForcedDrafter(self._compiled)
         language = self._language
-        return StandInDrafter(
+        return Matcher(
             language.grammar_tokenizer, self._grammar, self._compiled, language.end_only
         )
 

@@ -1,21 +1,11 @@
 """What drafts the tokens of an answer from its form, beside what is drafted from elsewhere."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from llguidance import LLMatcher
 
-from optimist_worker.model.matcher import GrammarRow, Matcher
-
-
-class FormDraft(NamedTuple):
-    """A node of a tree of drafts."""
-
-    token_id: int
-    parent: int
-    """Index of the node before it, -1: the output so far."""
-    base: int
-    """Which of the row's drafts it is; -1: the form's own."""
+from optimist_worker.model.matcher import FormDraft, GrammarRow
 
 
 class FormDrafter(Protocol):
@@ -47,34 +37,5 @@ class ForcedDrafter:
 
     def draft(self, row: GrammarRow, limit: int, least_chance: float) -> Sequence[FormDraft]:
         """See `FormDrafter.draft`."""
-        return _forced(self._matcher, -1, 0)[:limit]
-
-
-class StandInDrafter(Matcher):
-    """Drafts what is forced after the last draft of the base that the grammar allows."""
-
-    def draft(self, row: GrammarRow, limit: int, least_chance: float) -> Sequence[FormDraft]:
-        """See `FormDrafter.draft`."""
-        parents = range(-1, len(row.token_ids) - 1) if row.parents is None else row.parents
-        drafts: list[FormDraft] = []
-        paths: dict[int, tuple[int, list[int]]] = {-1: (-1, [])}
-        """By drafts of the base: which node of the tree each is, and the tokens up to there."""
-        for node, (token_id, parent) in enumerate(zip(row.token_ids, parents, strict=True)):
-            if parent not in paths:
-                continue
-            path = [*paths[parent][1], token_id]
-            if self._matcher.validate_tokens(path) == len(path):
-                paths[node] = len(drafts), path
-                drafts.append(FormDraft(token_id, paths[parent][0], node))
-        index, path = paths[max(paths)]
-        if self._matcher.try_consume_tokens(path) == len(path):
-            drafts += _forced(self._matcher, index, len(drafts))
-        self._matcher.rollback(len(path))
-        return drafts[:limit]
-
-
-def _forced(matcher: LLMatcher, parent: int, size: int) -> list[FormDraft]:
-    """Returns what is forced where a matcher stands, after a node of a tree of a size."""
-    token_ids = matcher.compute_ff_tokens()
-    parents = [parent, *range(size, size + len(token_ids))]
-    return [FormDraft(one, above, -1) for one, above in zip(token_ids, parents, strict=False)]
+        token_ids = self._matcher.compute_ff_tokens()[:limit]
+        return [FormDraft(one, node - 1, -1) for node, one in enumerate(token_ids)]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optimist_aligner.algorithm import Follower
-from optimist_bench.forms.drafting import FormDraft, FormDrafter
+from optimist_bench.forms.drafting import FormDrafter
 from optimist_bench.predictions.simulator import PRIOR_COST, PRIOR_TOKENS
-from optimist_worker.model.matcher import GrammarRow
+from optimist_worker.model.matcher import FormDraft, GrammarRow
 
 
 @dataclass

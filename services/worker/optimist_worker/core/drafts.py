@@ -51,6 +51,10 @@ class Drafts:
     """Position in its request's predictions of each row's first draft, -1 if it was read elsewhere,
     int64 `[R]`; None: of all rows."""
 
+    is_form: Tensor | None = None
+    """Which nodes the grammar of a row's output has brought, bool `[R, K]`; None: none. On no path
+    do other nodes come after them."""
+
     _depths: Tensor | None = field(default=None, init=False, repr=False)
 
     @property
@@ -92,13 +96,24 @@ class Drafts:
         """Leaves out what is after the widest row, which has at most `width` nodes."""
         if self.width <= width:
             return self
-        parents, probabilities = self.parents, self.probabilities
+        parents, probabilities, is_form = self.parents, self.probabilities, self.is_form
         return replace(
             self,
             token_ids=self.token_ids[:, :width],
             parents=None if parents is None else parents[:, :width],
             probabilities=None if probabilities is None else probabilities[:, :width],
+            is_form=None if is_form is None else is_form[:, :width],
         )
+
+
+def count_on_path(flags: Tensor, path: Tensor | None, number: Tensor) -> Tensor:
+    """Counts for how many of the first `number` (`[R]`) nodes of each path a flag holds, `[R]`.
+
+    Flags are of nodes, bool `[R, K]`, and paths nodes, int64 `[R, K]`; None stands for chains.
+    """
+    nodes = torch.arange(flags.shape[1], device=flags.device)
+    on_path = flags if path is None else flags.gather(1, path)
+    return (on_path & (nodes < number[:, None])).sum(1)
 
 
 def no_drafts(num_rows: int, device: torch.device) -> Drafts:

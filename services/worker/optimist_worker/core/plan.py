@@ -158,7 +158,11 @@ class StepResult:
     draft_positions: Int32Column = field(default_factory=lambda: _NO_ROWS)
     """Position in the predictions of each row's first draft, -1 if it was read elsewhere."""
     accepted_nodes: Int32Column = field(default_factory=lambda: _NO_ROWS)
-    """Accepted nodes of all these rows, `[sum of their num_accepted_tokens]`."""
+    """Accepted nodes of all these rows, those of grammars left out."""
+    num_form_drafted_tokens: Int32Column = field(default_factory=lambda: _NO_ROWS)
+    """Of each row's drafts, those that its grammar has brought: the last ones."""
+    num_form_accepted_tokens: Int32Column = field(default_factory=lambda: _NO_ROWS)
+    """Of each row's accepted drafts, the same."""
 
 
 class PlanError(ValueError):

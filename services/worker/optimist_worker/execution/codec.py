@@ -101,6 +101,9 @@ def encode_result(
         response.accepted_nodes = to_bytes(result.accepted_nodes)
     if has_lookups:
         response.draft_positions = to_bytes(positions)
+    if np.count_nonzero(result.num_form_drafted_tokens):
+        response.num_form_drafted_tokens = to_bytes(result.num_form_drafted_tokens)
+        response.num_form_accepted_tokens = to_bytes(result.num_form_accepted_tokens)
     for slot, message in result.errors.items():
         response.errors.add(slot=slot, message=message)
     for row in result.logprobs:

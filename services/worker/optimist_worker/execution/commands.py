@@ -77,6 +77,7 @@ class LeadingRank(LocalExecutor):
 _DECIDING = (
     *("slots", "lengths", "num_emitted_tokens", "token_ids", "num_drafted_tokens"),
     *("num_accepted_tokens", "draft_sources", "window_nodes", "accepted_nodes"),
+    *("num_form_drafted_tokens", "num_form_accepted_tokens"),
 )
 
 

@@ -25,7 +25,7 @@ from optimist_worker.core.batch.results import (
 )
 from optimist_worker.core.batch.slot_table import FittedRows, fit_rows
 from optimist_worker.core.batch.window_table import WindowDrafts
-from optimist_worker.core.drafts import Drafts, Ragged, lay_out, no_drafts
+from optimist_worker.core.drafts import Drafts, Ragged, count_on_path, lay_out, no_drafts
 from optimist_worker.drafters.drafter import (
     Drafter,
     DraftRows,
@@ -137,7 +137,7 @@ class Step:
 
         The columns are slots, known tokens and most drafts as planned, int64 `[3, num_rows]`.
         """
-        prepared = self.prepare(columns, bounds, watch, wanted)
+        prepared = self.prepare(columns, bounds, watch, wanted, masks)
         if prepared.batch is None:
             return StepTensors(self.settle(prepared, None, watch), None)
         logits = self._model.forward(prepared.batch)
@@ -151,19 +151,26 @@ class Step:
         bounds: StepBounds,
         watch: Stopwatch,
         wanted: LogprobTargets | None = None,
+        masks: Masks | None = None,
     ) -> PreparedStep:
-        """Drafts, and lays the pass out; see `run`. The rows' state stays as it is."""
+        """Drafts, and lays the pass out; see `run`. The rows' state stays as it is.
+
+        Grammars bring drafts where their masks are at hand.
+        """
         rows = fit_rows(self._table, *columns)
         watch.mark()
         width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
         from_windows = self._draft_windows(rows, width, bounds)
         proposal = self._draft(rows, from_windows.drafts, width, bounds)
+        indices = from_windows.indices
+        if masks is not None and bounds.has_grammar and width:
+            proposal, indices = self._draft_form(rows, proposal, indices, masks, bounds)
         watch.mark()
         drafts = proposal.drafts
         number = (1 + drafts.num_tokens) * rows.emits
         size = self._size(rows, drafts, number, bounds)
         nodes = lay_out(number, size.num_logits)
-        prepared = PreparedStep(rows, bounds, from_windows.indices, proposal, size, nodes, wanted)
+        prepared = PreparedStep(rows, bounds, indices, proposal, size, nodes, wanted)
         if size.num_tokens:
             prepared.batch, prepared.tokens = build_verify_batch(
                 self._table, self._pool, rows, drafts, nodes, size
@@ -236,11 +243,18 @@ class Step:
             )
             watch.mark()
         has_emitted, nothing_left = number > 0, torch.zeros_like(number)
+        form_drafted = form_accepted = nothing_left
+        if drafts.is_form is not None:
+            is_form = drafts.is_form & has_emitted[:, None]
+            form_drafted = (is_form & drafts.is_node).sum(1)
+            form_accepted = count_on_path(is_form, verdict.path, verdict.num_accepted)
         outputs = Outputs(
             lengths=lengths,
             num_emitted_tokens=number,
             num_drafted_tokens=drafts.num_tokens * has_emitted,
             num_accepted_tokens=verdict.num_accepted * has_emitted,
+            num_form_drafted_tokens=form_drafted,
+            num_form_accepted_tokens=form_accepted,
             draft_sources=drafts.sources * has_emitted,
             window_nodes=nodes[:, 0],
             draft_positions=torch.full_like(number, -1)
@@ -302,6 +316,28 @@ class Step:
         width = self._read(merged.drafts.num_tokens, merged.drafts.width)
         fed = None if merged.fed is None else merged.fed[:, :width]
         return Proposal(merged.drafts.trim(width), fed)
+
+    def _draft_form(
+        self,
+        rows: FittedRows,
+        proposal: Proposal,
+        indices: torch.Tensor | None,
+        masks: Masks,
+        bounds: StepBounds,
+    ) -> tuple[Proposal, torch.Tensor | None]:
+        """Leaves out what grammars forbid, and adds what they say; returns indices in windows too.
+
+        Drafts of which a drafter keeps more than the tokens stay as they are.
+        """
+        drafts = proposal.drafts
+        if drafts.probabilities is not None or proposal.fed is not None:
+            return proposal, indices
+        grown = masks.draft(rows.slots, drafts, rows.limits, bounds.least_chance)
+        if grown is None:
+            return proposal, indices
+        if bounds.uses_windows:
+            indices = self._windows.reindex(rows.slots, indices, grown.base)
+        return Proposal(grown.drafts), indices
 
     def _size(
         self, rows: FittedRows, drafts: Drafts, number: torch.Tensor, bounds: StepBounds

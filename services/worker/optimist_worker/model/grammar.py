@@ -1,19 +1,23 @@
 """Grammars that outputs follow, one matcher of llguidance per slot, and the masks of a step."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from llguidance import LLMatcher, LLTokenizer
 
+from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError, one_line
 from optimist_common.grammar import matching_tokenizer
 from optimist_common.model_files.tokenizer import load_tokenizer
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_worker.core.batch.slot_table import receive, send
-from optimist_worker.core.drafts import Drafts, Ragged
+from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
+from optimist_worker.core.form import Style
 from optimist_worker.core.plan import Admission
-from optimist_worker.model.matcher import GrammarRow, Matcher, compile_grammar
+from optimist_worker.model.matcher import FormDraft, GrammarRow, Matcher, compile_grammar
 from optimist_worker.model.model import Model
 
 _MAX_KEPT = 2**20
@@ -62,6 +66,14 @@ class GrammarStep:
         return rows, indices
 
 
+class FormDrafts(NamedTuple):
+    """Drafts of all rows of a step with those that grammars bring."""
+
+    drafts: Drafts
+    base: torch.Tensor
+    """Which of the row's own drafts each node is, -1 for none, int64 `[num_rows, width]`."""
+
+
 class Masks:
     """The grammars of all slots. Not thread-safe.
 
@@ -79,6 +91,8 @@ class Masks:
         for token_id in model.eos_token_ids:
             self._end_only[token_id // 8] |= 1 << token_id % 8
         self._matchers: dict[int, Matcher] = {}
+        self._style = Style()
+        """That of the output that ended last: the next one probably writes like it."""
         self._compiled: dict[str, LLMatcher] = {}
         """By their grammars, those used last at the end."""
 
@@ -108,7 +122,7 @@ class Masks:
             self._compiled[grammar] = compiled
             while len(self._compiled) > 1 and sum(map(len, self._compiled)) > _MAX_KEPT:
                 del self._compiled[next(iter(self._compiled))]
-            matcher = Matcher(tokenizer, grammar, compiled, self._end_only, token_ids)
+            matcher = Matcher(tokenizer, grammar, compiled, self._end_only, token_ids, self._style)
         except UnicodeEncodeError:
             raise ValueError("grammar is not valid Unicode") from None
         except (SetupError, ValueError) as error:
@@ -125,7 +139,8 @@ class Masks:
 
     def close(self, slot: int) -> None:
         """Forgets a slot's grammar, if it has one."""
-        self._matchers.pop(slot, None)
+        if (matcher := self._matchers.pop(slot, None)) is not None:
+            self._style = matcher.style
 
     def commit(self, slot: int, token_ids: Sequence[int]) -> str | None:
         """Moves a slot's grammar on by what was emitted; returns its fault, if it has one."""
@@ -142,6 +157,30 @@ class Masks:
         if matcher is None or matcher.fault is None:
             return None
         return f"grammar: {matcher.fault}"
+
+    def draft(
+        self, slots: torch.Tensor, drafts: Drafts, limits: torch.Tensor, least_chance: float
+    ) -> FormDrafts | None:
+        """Returns the drafts of rows, those with a grammar by what that says, see `Matcher.draft`.
+
+        Rows have at most `limits` drafts, `[num_rows]`. None: the drafts stay as they are.
+        """
+        rows = [
+            (index, slot, limit)
+            for index, (slot, limit) in enumerate(zip(slots.tolist(), limits.tolist(), strict=True))
+            if slot in self._matchers and limit > 0
+        ]
+        if not rows:
+            return None
+        token_ids, numbers = drafts.token_ids.tolist(), drafts.num_tokens.tolist()
+        parents = None if drafts.parents is None else drafts.parents.tolist()
+        grown: dict[int, list[FormDraft]] = {}
+        for index, slot, limit in rows:
+            number = numbers[index]
+            above = None if parents is None else parents[index][:number]
+            row = GrammarRow(slot, token_ids[index][:number], above)
+            grown[index] = self._matchers[slot].draft(row, limit, least_chance)
+        return _grow(drafts, grown)
 
     def allowed(self, step: GrammarStep) -> torch.Tensor | None:
         """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
@@ -170,3 +209,50 @@ class Masks:
             self._matchers[row.slot].fill(row, masks[start:end])
             start = end
         return torch.from_numpy(masks.view(np.int32))
+
+
+def _grow(drafts: Drafts, grown: Mapping[int, Sequence[FormDraft]]) -> FormDrafts | None:
+    """Puts other drafts in the place of some rows'; None if they are the same."""
+    bases = {index: [draft.base for draft in row] for index, row in grown.items()}
+    numbers = drafts.num_tokens.tolist()
+    if all(base == [*range(numbers[index])] for index, base in bases.items()):
+        return None
+    device, width = drafts.token_ids.device, max(drafts.width, *map(len, bases.values()))
+    shape = drafts.num_rows, width
+    token_ids, base = np.zeros(shape, np.int64), np.full(shape, -1)
+    parents = chain_parents(*shape, torch.device("cpu")).numpy().copy()
+    sources, positions = drafts.sources.numpy(force=True).copy(), drafts.positions
+    is_form = np.zeros(shape, np.bool_)
+    token_ids[:, : drafts.width] = drafts.token_ids.numpy(force=True)
+    base[:, : drafts.width] = np.arange(drafts.width)
+    if drafts.parents is not None:
+        parents[:, : drafts.width] = drafts.parents.numpy(force=True)
+    for index, row in grown.items():
+        number = numbers[index] = len(row)
+        if not number:
+            continue
+        columns = np.array(row, np.int64).T
+        token_ids[index, :number], parents[index, :number], base[index, :number] = columns
+        is_form[index, :number] = columns[2] < 0
+        if is_form[index, 0]:
+            sources[index] = DraftSource.FORM
+    num_tokens = np.array(numbers)
+    is_padding = np.arange(width) >= num_tokens[:, None]
+    is_chain = (parents == np.arange(-1, width - 1)) | is_padding
+
+    def put(array: npt.NDArray[Any]) -> torch.Tensor:
+        return send(torch.from_numpy(array), device)
+
+    sources *= num_tokens > 0
+    has_no_base = put((num_tokens == 0) | is_form[:, :1].any(1))
+    return FormDrafts(
+        Drafts(
+            token_ids=put(token_ids),
+            num_tokens=put(num_tokens),
+            sources=put(sources),
+            parents=None if is_chain.all() else put(parents),
+            positions=None if positions is None else torch.where(has_no_base, -1, positions),
+            is_form=put(is_form),
+        ),
+        put(base),
+    )

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
 from optimist_common.grammar import MAX_LEXER_STATES, find_problem, find_reason, make_matcher
+from optimist_worker.core.form import FORCED_CHANCE, JsonText, Style
 
 _STATES_PER_BYTE = 4
 """States of the lexer that each byte of output makes room for. Counting takes one for each."""
@@ -16,6 +17,19 @@ _FED_AT_ONCE = (512, 1)
 masks. What takes more for many tokens is fed once more, as an output without drafts comes."""
 _PAUSE = 64
 """Tokens for which drafts are not looked at after they have led to a limit."""
+
+_CUT_CHANCE = 0.6
+"""That a value ends where a draft of it may not go on as its source does."""
+_BESIDE = 0.5
+"""How likely a value is to end where other drafts go on with it, of how likely it is elsewhere."""
+_MOST_BETWEEN = 1024
+"""Tokens that may come between values: where more may, the text is free."""
+_MOST_ALTERNATIVES = 64
+"""Tokens that begin the members of a closed set."""
+_SURE = 0.9
+"""Chance below which what comes next is a part of its own."""
+_MOST_BYTES = 256
+"""Of what is drafted between values."""
 
 Bits = npt.NDArray[np.uint8]
 """Bit i of byte b for token 8 * b + i, `[..., num_bytes]`."""
@@ -28,6 +42,16 @@ class GrammarRow(NamedTuple):
     token_ids: Sequence[int]
     parents: Sequence[int] | None = None
     """Index of each draft's parent, -1: the last known token; None: a chain."""
+
+
+class FormDraft(NamedTuple):
+    """A draft of a row whose output follows a grammar."""
+
+    token_id: int
+    parent: int
+    """Index of its parent, -1: the last known token."""
+    base: int
+    """Which of the row's own drafts it is, -1 for none of them."""
 
 
 def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
@@ -57,11 +81,13 @@ class Matcher:
         compiled: LLMatcher,
         end_only: Bits,
         token_ids: Sequence[int] = (),
+        style: Style | None = None,
     ) -> None:
         """Starts a grammar (llguidance's Lark), of which `compile_grammar` made `compiled`.
 
         `end_only` allows the end tokens, `[num_bytes]`; `token_ids` are the output so far, and a
-        ValueError says that the grammar is not what it follows.
+        ValueError says that the grammar is not what it follows. The style of JSON is taken to be
+        that of another output.
         """
         self.fault: str | None = None
         """Why the grammar can be followed no further, or None."""
@@ -69,9 +95,13 @@ class Matcher:
         self._has_ended = False
         """Whether an end token has been committed; llguidance is never given one."""
         self._token_ids: list[int] = []
+        self._num_passes = self._num_emitted = 0
         self._drafts_from = 0
         """Length of the output from which on drafts are looked at."""
         self._matcher = compiled.deep_copy()
+        self._text = JsonText(Style() if style is None else style.copy())
+        for token_id in token_ids:
+            self._text.commit(tokenizer.decode_bytes([token_id]))
         if token_ids:
             end = next((i for i, token in enumerate(token_ids) if self._is_end(token)), None)
             self._token_ids, self._has_ended = list(token_ids[:end]), end is not None
@@ -81,15 +111,162 @@ class Matcher:
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Moves on by emitted tokens; sets the fault if the grammar refuses one."""
+        self._num_passes, self._num_emitted = (
+            1 + self._num_passes,
+            len(token_ids) + self._num_emitted,
+        )
         for token_id in token_ids:
             if self._has_ended or self.fault is not None:
                 return
             if self._is_end(token_id):
                 self._has_ended = True
+                self.style.end_token_id = token_id
                 return
             self._token_ids.append(token_id)
+            self._text.commit(self._tokenizer.decode_bytes([token_id]))
             if self._matcher.is_error() or not self._consume(token_id):
                 self._renew()
+
+    @property
+    def style(self) -> Style:
+        """How the output writes JSON."""
+        return self._text.style
+
+    def draft(self, row: GrammarRow, limit: int, least_chance: float) -> list[FormDraft]:
+        """Returns a row's drafts as a tree of at most `limit` nodes, parents first.
+
+        First come those that it has and the grammar allows; then what probably comes between
+        values, where they end that the grammar has cut off, and at the top, where it may be a
+        branch. What ends a value saves one pass, so all of its tokens together must be worth that:
+        each costs `least_chance` of it. The grammar is not moved on.
+        """
+        own = [FormDraft(token_id, node, i) for i, (token_id, node) in enumerate(_nodes(row))]
+        is_paused = len(self._token_ids) < self._drafts_from
+        if is_paused or self._has_ended or self.fault is not None or self._matcher.is_error():
+            return own
+        drafts = self._allow(own)
+        is_chain = all(parent == node - 1 for _, parent, node in own)
+        if is_chain and 0 < len(drafts) < len(own):
+            self._go_on(drafts, [draft.token_id for draft in drafts], limit, least_chance)
+        self._go_on(drafts, [], limit, least_chance)
+        if not self._matcher.is_error():
+            return drafts
+        self._drafts_from = len(self._token_ids) + _PAUSE
+        return own
+
+    def _allow(self, own: Sequence[FormDraft]) -> list[FormDraft]:
+        """Returns the drafts that the grammar allows."""
+        drafts: list[FormDraft] = []
+        paths: dict[int, tuple[int, list[int]]] = {-1: (-1, [])}
+        for token_id, parent, node in own:
+            if parent in paths:
+                index, before = paths[parent]
+                path = [*before, token_id]
+                if self._matcher.validate_tokens(path) == len(path):
+                    paths[node] = len(drafts), path
+                    drafts.append(FormDraft(token_id, index, node))
+        return drafts
+
+    def _go_on(
+        self, drafts: list[FormDraft], path: list[int], limit: int, least_chance: float
+    ) -> None:
+        """Adds what probably comes after a path of drafts, if it is worth its time."""
+        matcher, text = self._matcher, self._text.copy()
+        text.feed(self._tokenizer.decode_bytes(path))
+        ending, chance = b"", 1.0
+        if text.is_in_value:
+            chance = text.find_end_chance()
+            if drafts:
+                # Where its source goes on with what may not come, the value probably ends.
+                chance = max(chance, _CUT_CHANCE) if path else chance * _BESIDE
+            ending = text.end_value() if chance > least_chance else b""
+        if chance <= least_chance or matcher.try_consume_tokens(path) < len(path):
+            return
+        parts, is_over = self._write(text, ending, chance, least_chance)
+        matcher.rollback(len(path))
+        new = self._choose(parts, least_chance)
+        new = new[: matcher.validate_tokens([*path, *new]) - len(path)]
+        if is_over and self.style.end_token_id is not None:
+            new.append(self.style.end_token_id)
+        _graft(drafts, path, new[: limit - len(drafts)])
+
+    def _choose(self, parts: Sequence[tuple[bytes, float]], least_chance: float) -> list[int]:
+        """Returns the tokens of as many parts of a text as bring the most.
+
+        A part that comes true saves a pass, which brings what others have brought.
+        """
+        worth = (self._num_emitted + 1) / (self._num_passes + 1)
+        best: list[int] = []
+        most, gained, text, before = 0.0, 0.0, b"", 0
+        for part, chance in parts:
+            text += part
+            token_ids = self._tokenizer.tokenize_bytes(text)
+            gained += worth * chance - least_chance * (len(token_ids) - before)
+            before = len(token_ids)
+            if gained > most:
+                best, most = token_ids, gained
+        return best
+
+    def _write(
+        self, text: JsonText, piece: bytes, chance: float, least_chance: float
+    ) -> tuple[list[tuple[bytes, float]], bool]:
+        """Returns what probably comes next, from a piece on, and whether that ends the text.
+
+        It is in parts, each as likely as is said with it together with all before it.
+        """
+        matcher, tokenizer = self._matcher, self._tokenizer
+        parts, num_consumed, size = [(piece, chance)], 0, 0
+        while True:
+            token_ids = tokenizer.tokenize_bytes(piece)
+            number = matcher.try_consume_tokens(token_ids)
+            num_consumed += number
+            size += len(piece)
+            if number < len(token_ids):
+                parts[-1] = parts[-1][0].removesuffix(piece), parts[-1][1]
+                break
+            piece, likely = self._find_next(text)
+            if not piece or chance * likely <= least_chance or size > _MOST_BYTES:
+                break
+            chance *= likely
+            text.feed(piece)
+            if likely < _SURE:
+                parts.append((piece, chance))
+            else:
+                parts[-1] = parts[-1][0] + piece, parts[-1][1]
+        is_over = matcher.is_stopped()
+        if num_consumed:
+            matcher.rollback(num_consumed)
+        return parts, is_over
+
+    def _find_next(self, text: JsonText) -> tuple[bytes, float]:
+        """Returns what has to come where the matcher stands, or probably does; else nothing."""
+        matcher, tokenizer = self._matcher, self._tokenizer
+        forced = matcher.compute_ff_bytes()
+        # Special tokens are written after this byte, which is in no text.
+        if forced and 0xFF not in forced:
+            return forced, FORCED_CHANCE
+        if forced or (mask := self._find_mask()) is None:
+            return b"", 0.0
+        guesses = text.guess()
+        if text.is_in_value:
+            guesses = iter([known] if (known := text.guess_value()) else [])
+        elif np.unpackbits(mask).sum() > _MOST_BETWEEN:
+            return b"", 0.0
+        for piece, chance in guesses:
+            token_ids = tokenizer.tokenize_bytes(piece)
+            if matcher.validate_tokens(token_ids) == len(token_ids):
+                return piece, chance
+        return self._find_alternative(mask) if text.is_in_string else (b"", 0.0)
+
+    def _find_alternative(self, mask: Bits) -> tuple[bytes, float]:
+        """Returns how the first of a few alternatives begins, and one in their number."""
+        token_ids = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+        if len(token_ids) > _MOST_ALTERNATIVES:
+            return b"", 0.0
+        pieces = [self._tokenizer.decode_bytes([token_id]) for token_id in token_ids.tolist()]
+        starts = {piece[:1] for piece in pieces}
+        first = min(starts)
+        return max((one for one in pieces if one[:1] == first), key=len), 1 / len(starts)
 
     def fill(self, row: GrammarRow, masks: Bits) -> None:
         """Works out what may come after the last known token and after each draft.
@@ -112,7 +289,7 @@ class Matcher:
 
     def _fill_drafts(self, row: GrammarRow, masks: Bits) -> bool:
         """Writes the masks after drafts; returns whether none has led to a limit."""
-        parents = range(-1, len(row.token_ids) - 1) if row.parents is None else row.parents
+        parents = [parent for _, parent in _nodes(row)]
         # Number of tokens that lead the matcher to each draft that the grammar accepts.
         depths = {-1: 0}
         depth = 0
@@ -170,6 +347,24 @@ class Matcher:
 def _has_bit(mask: Bits, token_id: int) -> bool:
     in_vocabulary = 0 <= token_id < 8 * len(mask)
     return in_vocabulary and bool(mask[token_id // 8] >> token_id % 8 & 1)
+
+
+def _nodes(row: GrammarRow) -> list[tuple[int, int]]:
+    """Returns the tokens and parents of a row's drafts."""
+    parents = range(-1, len(row.token_ids) - 1) if row.parents is None else row.parents
+    return list(zip(row.token_ids, parents, strict=True))
+
+
+def _graft(drafts: list[FormDraft], path: Sequence[int], new: Sequence[int]) -> None:
+    """Adds tokens after a path of drafts, but for those that are there already."""
+    found = {(draft.parent, draft.token_id): index for index, draft in enumerate(drafts)}
+    node = -1
+    for token_id in (*path, *new):
+        key = node, token_id
+        if key not in found:
+            found[key] = len(drafts)
+            drafts.append(FormDraft(token_id, node, -1))
+        node = found[key]
 
 
 def depth_first(parents: Sequence[int]) -> list[int]:

@@ -97,6 +97,8 @@ class Outputs(NamedTuple, Generic[Column]):
     num_emitted_tokens: Column
     num_drafted_tokens: Column
     num_accepted_tokens: Column
+    num_form_drafted_tokens: Column
+    num_form_accepted_tokens: Column
     draft_sources: Column
     window_nodes: Column
     draft_positions: Column
@@ -139,11 +141,11 @@ def unpack(packed: Int32Column) -> Outputs[Int32Column]:
     """Reads what `pack` has packed, int32 `[num_rows, columns, tokens and nodes]`."""
     columns, width = packed.T[:_NUM_COLUMNS], (packed.shape[1] - _NUM_COLUMNS + 1) // 2
     token_ids, nodes = packed[:, _NUM_COLUMNS:][:, :width], packed[:, _NUM_COLUMNS:][:, width:]
-    _, num_emitted, _, num_accepted, sources, *_ = columns
+    _, num_emitted, _, num_accepted, _, num_form_accepted, sources, *_ = columns
     if width == 1 and num_emitted.all():
         return Outputs._make([*columns, token_ids[:, 0], nodes.ravel()])
     is_emitted = num_emitted[:, None] > np.arange(width)
-    num_nodes = num_accepted * (sources == PREDICTION)
+    num_nodes = (num_accepted - num_form_accepted) * (sources == PREDICTION)
     is_accepted = num_nodes[:, None] > np.arange(nodes.shape[1])
     return Outputs._make([*columns, token_ids[is_emitted], nodes[is_accepted]])
 
@@ -185,6 +187,8 @@ def collect_result(
         window_nodes=spread.window_nodes,
         draft_positions=spread.draft_positions,
         accepted_nodes=spread.accepted_nodes,
+        num_form_drafted_tokens=spread.num_form_drafted_tokens,
+        num_form_accepted_tokens=spread.num_form_accepted_tokens,
         errors=errors,
         num_tokens=int(outputs.num_fed_tokens.sum()),
         draft_ns=draft_ns,

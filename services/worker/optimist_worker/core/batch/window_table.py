@@ -157,6 +157,19 @@ class WindowTable:
         drafts = Drafts(drafted % self._vocab_size, number, _sources(number), parents)
         return WindowDrafts(drafts, indices)
 
+    def reindex(
+        self, slots: torch.Tensor, indices: torch.Tensor | None, base: torch.Tensor
+    ) -> torch.Tensor:
+        """Returns indices of drafts that have taken the place of those that `draft` has returned.
+
+        `base` says which of these each is, -1 for none, int64 `[num_rows, width]`.
+        """
+        if indices is None:
+            moved = self._here[0, slots][:, None] + 1 + base
+        else:
+            moved = indices.gather(1, base.clamp(0, max(indices.shape[1] - 1, 0)))
+        return torch.where(base >= 0, moved, NOWHERE)
+
     def count_left(self, slots: torch.Tensor) -> torch.Tensor:
         """Returns how many nodes come after the output, `[num_rows]`."""
         _, first, last = self._here.index_select(1, slots)

@@ -1,0 +1,241 @@
+"""How an answer writes JSON: what comes between two values, and how likely a value ends.
+
+A grammar leaves little to choose between values but white space, and an answer chooses it in the
+same way throughout. Drafts from a schema: ToolSpec (arXiv 2604.13519).
+"""
+
+from collections.abc import Iterator
+from copy import copy
+
+FORCED_CHANCE = 0.99
+"""That a model splits what is forced into tokens as its tokenizer does."""
+_KNOWN_CHANCE = 0.97
+_MORE_CHANCE = 0.6
+"""That a container goes on where it may end as well."""
+_SAME_CHANCE = 0.5
+"""That a key has the value again that it had before, as often as not yet seen."""
+_MOST_REMEMBERED = 48
+"""Bytes of a value that is remembered."""
+_NUMBER_HAZARD = 0.4
+"""Chance that a number ends after one of its tokens."""
+_PRIOR_ENDS = 4.0
+"""How many ends of values the first trust in their hazards weighs."""
+_MEMORY = 0.98
+"""What a token of a value leaves of the weight of those before."""
+_BEGINNING, _KEY, _VALUE, _NUMBER = b"bkvn"
+"""What a text outside strings was last at, beside its punctuation."""
+
+
+class Style:
+    """White space by what is before it and whether a container ends after it; ends of values."""
+
+    def __init__(self) -> None:
+        """Knows nothing yet."""
+        self._spaces: dict[tuple[int, bool], tuple[bytes, bool]] = {}
+        """The white space, or if it begins a line that of each level after that."""
+        self._expected = self._ended = 0.0
+        self.end_token_id: int | None = None
+        """What the last text ended with."""
+        self.literals = [b"true", b"false", b"null"]
+        """Those seen last come first."""
+
+    def copy(self) -> "Style":
+        """Returns one that goes on to learn by itself."""
+        other = copy(self)
+        other._spaces, other.literals = dict(self._spaces), self.literals[:]
+        return other
+
+    def learn_space(self, before: int, space: bytes, depth: int, *, closes: bool) -> None:
+        """Takes note of white space, and of the containers that are open after it."""
+        is_line = space.startswith(b"\n")
+        unit = space[1 : 1 + (len(space) - 1) // max(depth, 1)] if is_line else space
+        self._spaces[before, closes] = unit, is_line
+
+    def find_space(self, before: int, depth: int, *, closes: bool) -> bytes | None:
+        """Returns the white space that is probably written; None if that is not known."""
+        known = self._spaces.get((before, closes))
+        if known is None:
+            known = self._guess_space(before, closes=closes)
+        if known is None:
+            return None
+        unit, is_line = known
+        return b"\n" + unit * depth if is_line else unit
+
+    def _guess_space(self, before: int, *, closes: bool) -> tuple[bytes, bool] | None:
+        if before == ord(":"):
+            return b" ", False
+        if before in (_BEGINNING, _KEY) or (before == _VALUE and not closes):
+            return b"", False
+        # Lines begin after all of them, or after none.
+        others = (self._spaces.get((each, False)) for each in b"{[,")
+        alike = next((each for each in others if each is not None), None)
+        if alike is not None and (closes or before != ord(",")) and not alike[1]:
+            return b"", False
+        return alike
+
+    def learn_end(self, hazard: float, *, has_ended: bool) -> None:
+        """Takes note of whether a value has ended where it was expected to with a chance."""
+        self._expected = _MEMORY * self._expected + hazard
+        self._ended = _MEMORY * self._ended + has_ended
+
+    def scale(self, hazard: float) -> float:
+        """Returns the chance that a value ends, by what came of those that were expected."""
+        scale = (self._ended + _PRIOR_ENDS) / (self._expected + _PRIOR_ENDS)
+        return min(scale * hazard, 0.9)
+
+
+class JsonText:
+    """Follows a text that has JSON in it, from its first brace or bracket on."""
+
+    def __init__(self, style: Style) -> None:
+        """Begins with nothing written; `style` is what is learned of it."""
+        self.style = style
+        self._open: list[int] = []
+        self._before, self._space = _BEGINNING, b""
+        self.is_in_string = self._is_key = self._is_escaped = False
+        self._num_tokens = self.num_closed = 0
+        """Tokens of the value so far; strings that have ended."""
+        self._written = b""
+        """Of the string or number."""
+        self._key = b""
+        self._values: dict[bytes, tuple[bytes, int, int]] = {}
+        """Strings by their keys: the last one, how many came, how many were the same again."""
+
+    def copy(self) -> "JsonText":
+        """Returns one that goes on by itself, of which nothing is learned."""
+        other = copy(self)
+        other._open = self._open[:]
+        return other
+
+    @property
+    def is_in_value(self) -> bool:
+        """Whether a string or a number is being written."""
+        return self.is_in_string or self._before == _NUMBER
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a container is."""
+        return bool(self._open)
+
+    def commit(self, token: bytes) -> None:
+        """Goes on by a token, and learns the style from it."""
+        was_in_value, num_closed = self.is_in_value, self.num_closed
+        hazard = self._find_hazard()
+        for byte in token:
+            self._take(byte, learns=True)
+        goes_on = was_in_value and self.is_in_value and num_closed == self.num_closed
+        if hazard:
+            self.style.learn_end(hazard, has_ended=not goes_on)
+        self._num_tokens = self._num_tokens + 1 if goes_on else 0
+
+    def feed(self, text: bytes) -> None:
+        """Goes on by a text that may never be written."""
+        for byte in text:
+            self._take(byte, learns=False)
+
+    def _take(self, byte: int, *, learns: bool) -> None:
+        if self.is_in_string:
+            self._take_of_string(byte, learns=learns)
+        elif byte in b" \t\r\n":
+            self._space += bytes([byte])
+            if self._before == _NUMBER:
+                self._before = _VALUE
+        elif self._open or byte in b"{[":
+            self._take_of_structure(byte, learns=learns)
+        else:
+            self._space = b""
+
+    def _take_of_string(self, byte: int, *, learns: bool) -> None:
+        if byte == ord('"') and not self._is_escaped:
+            self.is_in_string, self._before = False, _KEY if self._is_key else _VALUE
+            self.num_closed += 1
+            if self._is_key:
+                self._key = self._written
+            elif learns:
+                self._learn_value()
+            return
+        self._is_escaped = byte == ord("\\") and not self._is_escaped
+        self._written += bytes([byte])
+
+    def _learn_value(self) -> None:
+        last, number, same = self._values.get(self._key, (b"", 0, 0))
+        same += last == self._written and number > 0
+        self._values[self._key] = self._written[: _MOST_REMEMBERED + 1], number + 1, same
+
+    def _take_of_structure(self, byte: int, *, learns: bool) -> None:
+        if self._before == _NUMBER:
+            if byte not in b",:}]":
+                self._written += bytes([byte])
+                return
+            self._before = _VALUE
+            if learns and self._written in self.style.literals:
+                self.style.literals.remove(self._written)
+                self.style.literals.insert(0, self._written)
+        closes = byte in b"}]"
+        if learns:
+            depth = len(self._open) - closes
+            self.style.learn_space(self._before, self._space, depth, closes=closes)
+        self._space = b""
+        if byte == ord('"'):
+            self.is_in_string, self._written = True, b""
+            self._is_key = self._open[-1] == ord("{") and self._before in b"{,"
+        elif byte in b"{[":
+            self._open.append(byte)
+            self._before = byte
+        elif closes:
+            self._open.pop()
+            self._before = _VALUE if self._open else _BEGINNING
+        else:
+            self._before, self._written = byte if byte in b",:" else _NUMBER, bytes([byte])
+
+    def _find_hazard(self) -> float:
+        """Returns the chance that the value ends, before it is scaled; 0 if it cannot."""
+        if not self._open or self._is_escaped or not self.is_in_value:
+            return 0.0
+        if not self.is_in_string:
+            return _NUMBER_HAZARD
+        # The longer a string is, the longer it goes on.
+        return 1 / (3 + self._num_tokens / 2) if self._num_tokens else 0.0
+
+    def find_end_chance(self) -> float:
+        """Returns the chance that the value that is being written ends now."""
+        return self.style.scale(self._find_hazard())
+
+    def end_value(self) -> bytes:
+        """Goes on as if the value ended here; returns what is written for that."""
+        ending = b'"' if self.is_in_string else b""
+        self.feed(ending)
+        self._before = _VALUE if self._before == _NUMBER else self._before
+        return ending
+
+    def guess_value(self) -> tuple[bytes, float] | None:
+        """Returns the string that the key had before, if one is to begin, and its chance."""
+        last, number, same = self._values.get(self._key, (b"", 0, 0))
+        if self._is_key or self._written or not number or len(last) > _MOST_REMEMBERED:
+            return None
+        return last + b'"', (same + _SAME_CHANCE) / (number + 1)
+
+    def guess(self) -> Iterator[tuple[bytes, float]]:
+        """Iterates over what may come between values: what counts is the first that may.
+
+        With each comes the chance that it is what comes, if it may.
+        """
+        before, depth = self._before, len(self._open)
+        if before in (_VALUE, _NUMBER):
+            end = b"}" if self._open[-1] == ord("{") else b"]"
+            ways = [(_VALUE, False, b",", _MORE_CHANCE), (_VALUE, True, end, _KNOWN_CHANCE)]
+        elif before == _KEY:
+            ways = [(_KEY, False, b":", _KNOWN_CHANCE)]
+        elif before == _BEGINNING:
+            ways = [(before, False, start, _KNOWN_CHANCE) for start in (b"{", b"[")]
+        else:
+            ways = [(before, False, start, _KNOWN_CHANCE) for start in (b'"', b"{", b"[")]
+            ways += [(before, False, literal, _SAME_CHANCE) for literal in self.style.literals]
+            ways += [(before, False, b"", _SAME_CHANCE)]
+        for kind, closes, mark, chance in ways:
+            space = self.style.find_space(kind, depth - closes, closes=closes)
+            # Some of it may be there already.
+            if space is None or not space.startswith(self._space):
+                continue
+            if piece := space[len(self._space) :] + mark:
+                yield piece, chance
