@@ -110,7 +110,8 @@ def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:
     source = DraftSource(message.drafter)
     if source is DraftSource.TARGET:
         return None
-    _require(source is not DraftSource.PREDICTION, "drafter is PREDICTION, which needs none")
+    needs_one = source not in (DraftSource.PREDICTION, DraftSource.FORM)
+    _require(needs_one, f"drafter is {source.name}, which needs none")
     num_tokens, depth = message.max_drafter_tokens, message.max_drafter_depth
     shape = f"max_drafter_depth is {depth} with max_drafter_tokens {num_tokens}"
     _require(1 <= depth <= num_tokens, shape)
