@@ -95,7 +95,7 @@ test("short times are in milliseconds", () => {
 });
 
 test("all drafters look alike", () => {
-  assert.deepEqual(["prediction", "prompt", "ngram", "eagle", "draft_model", "target"].map(sourceClass), [
-    "prediction", "prompt", "ngram", "drafter", "drafter", "target",
+  assert.deepEqual(["prediction", "prompt", "ngram", "form", "eagle", "draft_model", "target"].map(sourceClass), [
+    "prediction", "prompt", "ngram", "form", "drafter", "drafter", "target",
   ]);
 });

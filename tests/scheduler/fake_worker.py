@@ -19,7 +19,7 @@ SIZES: dict[str, Any] = {"vocab_size": 50, "max_model_len": 64, "block_size": 4,
 SIZES |= {"max_num_seqs": 4, "max_num_batched_tokens": 16}
 COLUMNS: tuple[str, ...] = ("lengths", "num_emitted_tokens", "token_ids", "num_drafted_tokens")
 COLUMNS += ("num_accepted_tokens", "draft_sources", "window_nodes", "accepted_nodes")
-COLUMNS += ("draft_positions",)
+COLUMNS += ("draft_positions", "num_form_drafted_tokens", "num_form_accepted_tokens")
 """Of a result, besides its slots."""
 
 
@@ -273,7 +273,7 @@ class FakeWorker:
         response = worker_pb2.ExecuteResponse(sequence=plan.sequence, slots=plan.slots)
         for slot, num_known, num_drafts in zip(slots, known, drafts, strict=True):
             row = self.rows[slot]
-            new, counts, source, nodes = list[int](), (0, 0), DraftSource.TARGET, [-1]
+            new, counts, source, nodes = list[int](), [0] * 4, DraftSource.TARGET, [-1]
             position = -1
             if row.request_id in self.failing:
                 response.errors.add(slot=slot, message=f"{row.request_id} fails")
@@ -284,11 +284,12 @@ class FakeWorker:
                 if reported is not None and not self.is_silent:
                     response.logprobs.append(reported)
                 num_fed += num_known + counts[0]
-                if source > DraftSource.PREDICTION and self._drafter is not None:
-                    levels = self._drafter.count_levels(np.array([counts[0]], np.int32))
+                if self._drafter is not None and source == self._drafter.source:
+                    levels = self._drafter.count_levels(np.array([counts[0] - counts[2]], np.int32))
                     deepest = max(deepest, int(levels[0]))
             parts: list[Sequence[int]] = [[len(row.token_ids)], [len(new)], new, counts[:1]]
-            parts += counts[1:], [source], nodes[:1], nodes[1:], [position]
+            parts += counts[1:2], [source], nodes[:1], nodes[1:], [position]
+            parts += counts[2:3], counts[3:]
             for name, values in zip(COLUMNS, parts, strict=True):
                 columns[name] += values
         if DraftSource.PREDICTION not in columns["draft_sources"]:
@@ -296,15 +297,19 @@ class FakeWorker:
         if max(columns["draft_positions"]) < 0 and self.num_steps % 2:
             # It may be empty or full of -1 then.
             del columns["draft_positions"]
+        has_form = any(columns["num_form_drafted_tokens"])
         for name, column in columns.items():
-            setattr(response, name, to_bytes(column))
+            is_said = has_form or not name.startswith("num_form_")
+            setattr(response, name, to_bytes(column) if is_said else b"")
         response.num_tokens, response.draft_ns = num_fed, 2000 * deepest
         response.step_ns = 1000 * (10 + num_fed) + response.draft_ns
         return response
 
     def _run_row(
         self, row: Row, num_known: int, num_drafts: int
-    ) -> tuple[list[int], tuple[int, int], DraftSource, list[int], int]:
+    ) -> tuple[list[int], list[int], DraftSource, list[int], int]:
+        """Returns what a row emits, drafts and accepted ones, those of its form, and of the others
+        the source, nodes and position."""
         end = row.num_computed + num_known
         capacity = len(row.blocks) * self.description.block_size
         assert num_known > 0
@@ -314,7 +319,11 @@ class FakeWorker:
         # Nobody needs the keys and values of a request's last token.
         assert min(end + num_drafts, row.max_length - 1) <= capacity
         room = min(capacity - end, row.max_length - end - 1)
-        source, nodes, position = self._draft(row, min(num_drafts, room))
+        source, base, position = self._draft(row, min(num_drafts, room))
+        of_form = self._draft_form(row, base, min(num_drafts, room) - len(base))
+        nodes = base | of_form
+        if of_form and not base:
+            source = DraftSource.FORM
         holders = self._holders()
         hashes = row.hashes(end)
         written = range(row.num_computed, end + len(nodes))
@@ -324,19 +333,22 @@ class FakeWorker:
         assert self._kv_of(row, end) == hashes
         row.num_computed = end
         if end < len(row.token_ids):
-            return [], (0, 0), DraftSource.TARGET, [-1], -1
+            return [], [0] * 4, DraftSource.TARGET, [-1], -1
         new, known = list[int](), hashes[-1]
         while not new or tuple(new) in nodes:
             new.append(known % self.description.vocab_size)
             known = prefix_hash(new[-1:], known)
         is_windows = source == DraftSource.PREDICTION
-        of_window = row.find_nodes(new[:-1]) if is_windows else [-1]
+        accepted = [tuple(new[:end]) for end in range(1, len(new))]
+        num_of_form = len(of_form.intersection(accepted))
+        of_window = row.find_nodes(new[: len(accepted) - num_of_form]) if is_windows else [-1]
         row.extend(new)
         # The accepted path moves to the front of what the drafts were written to.
         kept = range(end, end + len(new) - 1)
         self._write(row, kept, row.hashes(end + len(kept))[end:])
         row.num_computed += len(new) - 1
-        return new, (len(nodes), len(new) - 1), source, of_window, position
+        counts = [len(nodes), len(accepted), len(of_form), num_of_form]
+        return new, counts, source, of_window, position
 
     def _draft(self, row: Row, most: int) -> tuple[DraftSource, set[tuple[int, ...]], int]:
         """Returns the source, the nodes, each as the path that leads to it, and where in the
@@ -356,6 +368,17 @@ class FakeWorker:
             output = tuple(row.token_ids[row.num_prompt_tokens :])
             self.drafted.append((row.request_id, output, chosen, position))
         return (source, set(chosen), position) if chosen else (DraftSource.TARGET, set(), -1)
+
+    def _draft_form(self, row: Row, base: set[tuple[int, ...]], most: int) -> set[tuple[int, ...]]:
+        """Returns nodes of a path, after those of the base on it, which is mostly right."""
+        path, nodes = tuple[int, ...](), set[tuple[int, ...]]()
+        while row.sampling.grammar and len(nodes) < most:
+            sequence = [*row.token_ids, *path]
+            is_wrong = prefix_hash([*sequence, -3]) % 4 == 0
+            token = next_token(sequence, self.description.vocab_size) + is_wrong
+            path = (*path, token % self.description.vocab_size)
+            nodes |= {path} - base
+        return nodes
 
     def _guess(self, token_ids: list[int], drafter: Drafter) -> list[list[int]]:
         """Returns the branches of a tree; the first ones are mostly what the model will say."""

@@ -63,7 +63,8 @@ def steps(draw: st.DrawFn, token_ids: list[int], num_predicted: int) -> list[Ste
             if draw(st.booleans()):
                 one = st.integers(0, 11)
                 prompt_positions = draw(st.lists(one, min_size=accepted, max_size=accepted))
-        outputs.append(StepOutput(part, accepted, source, None, None, positions, prompt_positions))
+        step = StepOutput(part, accepted, source, None, None, positions, prompt_positions)
+        outputs.append(replace(step, num_form_tokens=draw(st.integers(0, accepted))))
         start += count
     if draw(st.booleans()):
         return [*outputs, StepOutput([END], finished=Finished(FinishReason.STOP))]
@@ -91,6 +92,8 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
         assert sum(one.num_tokens for one in piece.segments) == len(piece.token_ids)
         own = sum(one.num_tokens for one in piece.segments if one.source is DraftSource.TARGET)
         assert own == max(len(piece.token_ids) - output.num_accepted_tokens, 0)
+        of_form = sum(one.num_tokens for one in piece.segments if one.source is DraftSource.FORM)
+        assert of_form == max(len(piece.token_ids) - own - output.num_base_tokens, 0)
         assert piece.finish_reason == expected.finish_reason
         assert stop or piece.text == expected.text
         if piece.finish_reason is not None:

@@ -100,6 +100,17 @@ def test_what_stands_in_no_prediction_counts_as_own_text() -> None:
     assert usage.num_tokens_by_source == sources
 
 
+def test_the_last_drafts_of_a_pass_may_be_from_the_form_of_the_answer() -> None:
+    state = answer(stop=["X"])
+    step = StepOutput(letters("abcde"), 4, PREDICTION, None, None, [4, -1, -1, -1])
+    piece = state.push(replace(step, num_form_tokens=2))
+    assert (piece.num_accepted_tokens, piece.predicted_text_length) == (2, 2)
+    # Behind the stop string nothing counts.
+    state.push(StepOutput(letters("fXgh"), 3, DraftSource.FORM, num_form_tokens=3))
+    sources = {DraftSource.TARGET: 1, PREDICTION: 1, DraftSource.NGRAM: 1, DraftSource.FORM: 4}
+    assert state.usage().num_tokens_by_source == sources
+
+
 @pytest.mark.parametrize("positions", [None, [-1, -1, -1]])
 def test_without_a_prediction_drafts_of_a_proposer_are_own_text(
     positions: list[int] | None,

@@ -119,6 +119,13 @@ WRONG_POSITIONS = [(wrong,) for wrong in (to_bytes([1, 2]), to_bytes([-2]), b"\0
 IN_PROMPT = [(to_bytes([-1]), wrong) for wrong in (to_bytes([1, 2]), to_bytes([-1]))]
 
 
+@pytest.mark.parametrize(("of_form", "number"), [(b"", 0), (to_bytes([0, 1]), 1)])
+def test_it_says_how_many_drafts_are_from_the_form_of_the_answer(
+    of_form: bytes, number: int
+) -> None:
+    assert outputs_of(num_form_tokens=of_form)[5].num_form_tokens == number
+
+
 @pytest.mark.parametrize("wrong", [*WRONG_POSITIONS, *IN_PROMPT])
 def test_positions_that_do_not_fit_are_refused(wrong: tuple[bytes]) -> None:
     with pytest.raises(ValueError, match=r"position|buffer"):

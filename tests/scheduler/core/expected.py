@@ -16,7 +16,9 @@ Place = tuple[float, list[int], list[float]]
 """Log-probability, candidates, and theirs."""
 
 
-MODELS = set(DraftSource) - {DraftSource.TARGET, DraftSource.PREDICTION, DraftSource.NGRAM}
+MODELS = {
+    *(DraftSource.DRAFT_MODEL, DraftSource.QUANTISED, DraftSource.MEDUSA, DraftSource.EAGLE),
+}
 """Drafters with a model."""
 
 
@@ -118,6 +120,7 @@ class Expected:
         drafted: dict[TokenPath, int],
         positions: list[int] | None,
         *,
+        num_of_form: int,
         is_looked_up: bool,
     ) -> None:
         """Takes the output of a pass.
@@ -128,16 +131,20 @@ class Expected:
             accepted: How many of the tokens were drafts.
             drafted: Positions in the prediction of what was drafted of it or of a window.
             positions: Those that were reported of accepted drafts.
+            num_of_form: How many of the accepted drafts, the last ones, the form gave.
             is_looked_up: Whether the worker found its drafts in the prediction.
         """
         assert accepted <= len(tokens)
         self._num_passes += 1
         self._sources[DraftSource.TARGET] += len(tokens) - accepted
+        self._sources[DraftSource.FORM] += num_of_form
+        accepted -= num_of_form
         expected = [-1] * accepted
         if source == DraftSource.PREDICTION:
             expected = self._account(tokens[:accepted], drafted)
         else:
             self._sources[source] += accepted
+        expected += [-1] * num_of_form
         self.output += tokens
         assert self.output == self.truth[: len(self.output)]
         is_wanted = self.new.wants_prediction_positions and expected
@@ -159,7 +166,8 @@ class Expected:
         """Averages what a pass has brought; a request that gains too little has no window."""
         drafter = self._drafter
         if self.gain >= 0 and drafter is not None and drafter.is_lookup and self.base < 0:
-            assert source != drafter.source or self.new.predicted_token_ids
+            may_look_up = self.new.predicted_token_ids or self.new.sampling.grammar
+            assert source != drafter.source or may_look_up
         if self.gain < 64 or source in MODELS:
             # How a model's pass counts depends on when it was planned, see `learn_from`.
             return

@@ -120,6 +120,7 @@ SAMPLINGS = st.builds(
     SamplingParams,
     num_logprobs=st.sampled_from([None, None, 0, 2]),
     num_prompt_logprobs=st.sampled_from([None, None, 0, 3]),
+    grammar=st.sampled_from(["", "", "start: /.*/"]),
 )
 NUMBERS = st.integers(0, 5)
 """Which of the workers that can."""
@@ -127,6 +128,7 @@ NUMBERS = st.integers(0, 5)
 SPOILS = (
     *("lengths", "num_emitted_tokens", "token_ids", "num_drafted_tokens", "num_accepted_tokens"),
     *("draft_sources", "window_nodes", "accepted_nodes", "draft_positions", "logprobs", "bytes"),
+    *("num_form_drafted_tokens", "num_form_accepted_tokens"),
 )
 """What of a row may be wrong."""
 
@@ -169,9 +171,12 @@ def spoil_row(result: worker_pb2.ExecuteResponse, row: int, name: str) -> bool:
         return spoil_logprobs(result, int(from_bytes(result.slots)[row]), is_cut=name == "bytes")
     columns = {each: from_bytes(getattr(result, each)).tolist() for each in COLUMNS}
     emitted, sources = columns["num_emitted_tokens"], columns["draft_sources"]
+    of_form = columns["num_form_accepted_tokens"] or [0] * len(sources)
     counts = [
-        count * (source == DraftSource.PREDICTION)
-        for count, source in zip(columns["num_accepted_tokens"], sources, strict=True)
+        (count - of_row) * (source == DraftSource.PREDICTION)
+        for count, of_row, source in zip(
+            columns["num_accepted_tokens"], of_form, sources, strict=True
+        )
     ]
     exists = {
         "token_ids": emitted[row],
@@ -701,8 +706,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.requests[f"r{reported.handle}"].reported.add(reported.logprobs)
         positions = {reported.handle: reported.positions.tolist() for reported in outputs.positions}
         counted = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
+        columns = [each.tolist() for each in (*counted, outputs.num_form_tokens)]
         texts = rows(outputs)
-        for handle, source, accepted in zip(*(each.tolist() for each in counted), strict=True):
+        for handle, source, accepted, num_of_form in zip(*columns, strict=True):
             path = drafted.get(f"r{handle}", {})
             self.live[f"r{handle}"].take(
                 texts[handle],
@@ -710,6 +716,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 accepted,
                 path,
                 positions.pop(handle, None),
+                num_of_form=num_of_form,
                 is_looked_up=f"r{handle}" in looked_up,
             )
             if source in MODELS and (request := self.find_request(f"r{handle}")) is not None:

@@ -66,16 +66,20 @@ def test_drafts_are_counted_by_source_and_position() -> None:
         at = (read("accepted_tokens_total", source=source, position=place)[0] for place in places)
         return [*read(*names, source=source), *at]
 
-    before = {source: series(source) for source in ("prediction", "eagle", "medusa")}
+    before = {
+        source: series(source) for source in ("prediction", "eagle", "medusa", "quantised", "form")
+    }
     result = StepResult(
         sequence=1,
-        slots=ints(0, 1, 2, 3),
-        lengths=ints(9, 9, 9, 9),
-        num_emitted_tokens=ints(3, 1, 19, 1),
-        token_ids=ints(*range(24)),
-        num_drafted_tokens=ints(4, 4, 20, 0),
-        num_accepted_tokens=ints(2, 0, 18, 0),
-        draft_sources=ints(5, 5, 1, 0),
+        slots=ints(0, 1, 2, 3, 4, 5),
+        lengths=ints(9, 9, 9, 9, 9, 9),
+        num_emitted_tokens=ints(3, 1, 19, 1, 4, 2),
+        token_ids=ints(*range(30)),
+        num_drafted_tokens=ints(4, 4, 20, 0, 5, 3),
+        num_accepted_tokens=ints(2, 0, 18, 0, 3, 1),
+        draft_sources=ints(5, 5, 1, 0, 4, 7),
+        num_form_drafted_tokens=ints(0, 0, 0, 0, 3, 3),
+        num_form_accepted_tokens=ints(0, 0, 0, 0, 1, 1),
     )
     metrics.observe_drafts(result)
     grown = {
@@ -84,7 +88,9 @@ def test_drafts_are_counted_by_source_and_position() -> None:
     }
     assert grown["prediction"] == pytest.approx([20, 1, 0.9, 19, 1, 1, 1, 1, 2])
     assert grown["eagle"] == pytest.approx([8, 1, 0.25, 2, 1, 1, 0, 0, 0])
-    assert grown["medusa"] == [0] * 9
+    assert grown["medusa"] == pytest.approx([2, 1, 1, 4, 1, 1, 0, 0, 0])
+    assert grown["form"] == pytest.approx([6, 1, 1 / 3, 3, 2, 0, 0, 0, 0])
+    assert grown["quantised"] == [0] * 9
 
 
 async def test_what_speculation_is_expected_to_bring_is_shown(

@@ -66,12 +66,15 @@ def test_the_drafter_is_read() -> None:
     # That of a later worker is not used.
     later = describe(drafter_us=to_bytes([90, 95]), **{**shape, "drafter": 77})
     assert later.config.drafter is None
+    padded = describe(pads_passes=True)
+    assert [each.config.pads_passes for each in (plain, padded)] == [False, True]
 
 
 @pytest.mark.parametrize(
     ("values", "reported"),
     [
         ({"drafter": 1}, "drafter is PREDICTION"),
+        ({"drafter": 7}, "drafter is FORM"),
         ({"num_pipeline_stages": 17}, "num_pipeline_stages is 17"),
         ({"num_blocks": 0}, "num_blocks is 0"),
         ({"max_drafter_depth": 0}, "max_drafter_depth is 0"),

@@ -216,11 +216,12 @@ def read_outputs(
         raise ValueError(f"{len(token_ids)} tokens instead of {sum(num_tokens)}")
     handles = from_bytes(response.handles).tolist()
     start = 0
-    for handle, count, accepted, source in zip(
+    for handle, count, accepted, source, of_form in zip(
         handles,
         num_tokens,
         from_bytes(response.num_accepted_tokens).tolist(),
         map(_SOURCES.__getitem__, from_bytes(response.draft_sources).tolist()),
+        from_bytes(response.num_form_tokens).tolist() or [0] * len(handles),
         strict=True,
     ):
         tokens = token_ids[start : start + count]
@@ -236,6 +237,7 @@ def read_outputs(
                 predicted,
                 prompted,
                 now,
+                of_form,
             ),
         )
         start += count

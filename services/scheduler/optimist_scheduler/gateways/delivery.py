@@ -148,6 +148,7 @@ def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
                 token_ids=outputs.token_ids[np.repeat(rows, outputs.num_tokens)],
                 num_accepted_tokens=outputs.num_accepted_tokens[rows],
                 draft_sources=outputs.draft_sources[rows],
+                num_form_tokens=outputs.num_form_tokens[rows],
                 observed_rows=NO_OUTPUTS.observed_rows,
                 observed_request_ids=[],
                 earlier_token_ids={},

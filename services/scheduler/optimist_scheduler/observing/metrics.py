@@ -5,6 +5,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
+from optimist_common.drafts import FORM
 from optimist_common.observing.metrics import DraftMetrics
 from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.plan import StepResult
@@ -245,12 +246,13 @@ class StatsMetrics:
 
 
 def observe_drafts(result: StepResult) -> None:
-    """Counts the drafts of a run of a plan."""
-    if not np.count_nonzero(result.draft_sources):
+    """Counts the drafts of a run of a plan; rows with drafts of two sources count for each."""
+    sources, emitted = result.draft_sources, result.num_emitted_tokens
+    if not np.count_nonzero(sources):
         return
-    DRAFTS.observe(
-        result.draft_sources,
-        result.num_drafted_tokens,
-        result.num_accepted_tokens,
-        result.num_emitted_tokens,
-    )
+    columns = [sources, result.num_base_drafted_tokens, result.num_base_accepted_tokens, emitted]
+    if len(of_form := result.num_form_drafted_tokens):
+        forms = np.full_like(sources, FORM), of_form, result.num_form_accepted_tokens, emitted
+        columns = [np.concatenate(pair) for pair in zip(columns, forms, strict=True)]
+        columns = [column[columns[1] > 0] for column in columns]
+    DRAFTS.observe(*columns)

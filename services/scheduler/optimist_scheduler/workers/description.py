@@ -80,7 +80,9 @@ def describe_worker(
         _require(getattr(message, name) >= 0, f"{name} is {getattr(message, name)}")
     return WorkerDescription(
         message.model,
-        EngineConfig(**options, **sizes, drafter=_drafter(message)),
+        EngineConfig(
+            **options, **sizes, drafter=_drafter(message), pads_passes=message.pads_passes
+        ),
         tuple(from_bytes(message.eos_token_ids).tolist()),
         _costs(message),
         _drafter_us(message),
@@ -108,11 +110,12 @@ def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:
     source = DraftSource(message.drafter)
     if source is DraftSource.TARGET:
         return None
-    _require(source is not DraftSource.PREDICTION, "drafter is PREDICTION, which needs none")
+    needs_one = source not in (DraftSource.PREDICTION, DraftSource.FORM)
+    _require(needs_one, f"drafter is {source.name}, which needs none")
     num_tokens, depth = message.max_drafter_tokens, message.max_drafter_depth
     shape = f"max_drafter_depth is {depth} with max_drafter_tokens {num_tokens}"
     _require(1 <= depth <= num_tokens, shape)
-    return Drafter(source, num_tokens, depth, message.pads_passes)
+    return Drafter(source, num_tokens, depth)
 
 
 def _drafter_us(message: worker_pb2.DescribeResponse) -> tuple[int, ...]:

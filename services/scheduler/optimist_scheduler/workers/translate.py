@@ -85,12 +85,14 @@ def outputs_message(
     outputs: StepOutputs, queue_us: Mapping[str, int]
 ) -> scheduler_pb2.ConnectResponse:
     """Writes the part of a step that concerns one stream; see `Delivery.note` for `queue_us`."""
+    of_form = outputs.num_form_tokens
     return scheduler_pb2.ConnectResponse(
         handles=to_bytes(outputs.handles),
         num_tokens=to_bytes(outputs.num_tokens),
         token_ids=to_bytes(outputs.token_ids),
         num_accepted_tokens=to_bytes(outputs.num_accepted_tokens),
         draft_sources=to_bytes(outputs.draft_sources),
+        num_form_tokens=to_bytes(of_form) if np.count_nonzero(of_form) else b"",
         finished=finished_messages(outputs.ended, queue_us),
         logprobs=[_logprobs_message(each) for each in outputs.logprobs],
         prediction_positions=[_positions_message(each) for each in outputs.positions],
@@ -160,6 +162,8 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         from_bytes(message.window_nodes),
         from_bytes(message.accepted_nodes),
         from_bytes(message.draft_positions),
+        from_bytes(message.num_form_drafted_tokens),
+        from_bytes(message.num_form_accepted_tokens),
         errors,
         message.num_tokens,
         message.step_ns,

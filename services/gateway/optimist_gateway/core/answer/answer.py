@@ -115,7 +115,7 @@ class Answer:
             shown = shown[:-1]
         num_thinking = self.num_thinking_tokens
         is_predicted = output.draft_source is DraftSource.PREDICTION
-        num_predicted = output.num_accepted_tokens if is_predicted else 0
+        num_predicted = output.num_base_tokens if is_predicted else 0
         predicted, rest, lengths = self._text(shown, num_predicted)
         if self._stop.found:
             reason = FinishReason.STOP_STRING
@@ -188,11 +188,13 @@ class Answer:
         self.num_tokens += num_tokens
         num_accepted = output.num_accepted_tokens
         if num_accepted:
-            num_accepted = min(num_accepted, num_tokens)
-            self._num_accepted_by_source[self._source(output)] += num_accepted
+            num_accepted, num_base = min(num_accepted, num_tokens), output.num_base_tokens
+            num_base = min(num_base, num_tokens)
+            self._num_accepted_by_source[self._source(output)] += num_base
+            self._num_accepted_by_source[DraftSource.FORM] += num_accepted - num_base
             if output.prediction_positions is not None and self.has_prediction:
                 # What a proposer took from the request's own text is in no prediction.
-                num_own = output.prediction_positions[:num_accepted].count(NOT_PREDICTED)
+                num_own = output.prediction_positions[:num_base].count(NOT_PREDICTED)
                 self._num_accepted_by_source[output.draft_source] -= num_own
                 self._num_accepted_by_source[DraftSource.NGRAM] += num_own
         if num_tokens:

@@ -107,6 +107,14 @@ class StepOutput:
     last token); 0 for what was not read from it, `[num_accepted_tokens]`. None if none was."""
     received: float = 0.0
     """When it arrived, by `time.perf_counter`."""
+    num_form_tokens: int = 0
+    """How many of the accepted drafts, the last ones, are from the form of the answer, whatever
+    `draft_source` says."""
+
+    @property
+    def num_base_tokens(self) -> int:
+        """How many of the tokens, from the front, were drafts of `draft_source`."""
+        return self.num_accepted_tokens - self.num_form_tokens
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ class Provenance:
         runs = []
         start = 0
         for end in range(1, num_accepted + 1):
-            if end < num_accepted and self._goes_on(output, end):
+            is_same = end != output.num_base_tokens
+            if end < num_accepted and is_same and self._goes_on(output, end):
                 continue
             runs.append(self._run(output, start, end))
             start = end
@@ -113,7 +114,9 @@ class Provenance:
 
     def _run(self, output: StepOutput, start: int, end: int) -> Segment:
         source, span = output.draft_source, None
-        if output.prediction_positions is not None:
+        if start >= output.num_base_tokens:
+            source = DraftSource.FORM
+        elif output.prediction_positions is not None:
             position = output.prediction_positions[start]
             span = self._spans.find_span(position, end - start)
             if source is DraftSource.PREDICTION and position == NOT_PREDICTED:

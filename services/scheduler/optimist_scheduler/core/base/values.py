@@ -23,6 +23,13 @@ FloatArray = npt.NDArray[np.float64]
 NUM_SOURCES = len(DraftSource)
 
 
+def find_first(numbers: Int32Array, kept: Int32Array) -> BoolArray:
+    """Returns which of so many elements of each row are the first ones that are kept."""
+    index = count_up(np.zeros_like(numbers), numbers)
+    is_kept: BoolArray = index < np.repeat(kept, numbers)
+    return is_kept
+
+
 def count_up(first: Int32Array, numbers: Int32Array) -> Int64Array:
     """Returns `numbers` integers of each row from its `first` on, row after row [sum(numbers)]."""
     # Otherwise numpy converts them each time.
@@ -181,6 +188,8 @@ class StepOutputs:
     """How many of a row's tokens, from the front, were drafts."""
     draft_sources: Int32Array
     """Where each row's drafts came from, a DraftSource."""
+    num_form_tokens: Int32Array
+    """How many of a row's accepted drafts, the last ones, are from the form of its answer."""
     observed_rows: Int64Array
     """Rows of requests that go on and whose tokens proposers are sent now."""
     observed_request_ids: list[str]
@@ -214,7 +223,7 @@ class StepOutputs:
 
 _NONE: Int32Array = np.empty(0, np.int32)
 NO_OUTPUTS = StepOutputs(
-    _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, np.empty(0, np.int64), [], {}, []
+    _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, np.empty(0, np.int64), [], {}, []
 )
 
 

@@ -36,7 +36,7 @@ class DraftAccounts:
         request.num_accepted_by_source = tuple(self._num_accepted[:, slot].tolist())
         request.prediction_marks = self._marks[slot, : request.num_predicted_tokens].tobytes()
 
-    def record_others(self, slots: SlotArray, sources: Int32Array, kept: Int32Array) -> None:
+    def record_others(self, slots: SlotArray, sources: Int32Array | int, kept: Int32Array) -> None:
         """Counts drafts whose positions are not known, or that have none."""
         self._num_accepted[sources, slots] += kept
 

@@ -9,6 +9,10 @@ from optimist_scheduler.core.width.widths import DraftWidthPolicy
 from optimist_scheduler.core.windows.window import MAX_NODES
 
 MAX_PIPELINE_STAGES = 16
+MOST_FORM_DRAFTS = 32
+"""Most drafts of a row in one pass that come from the form of its answer."""
+MOST_PADDED_FORM_DRAFTS = 8
+"""The same where a pass takes their time even if they are not made."""
 
 
 def require_token_per_request(max_num_seqs: int, max_num_batched_tokens: int) -> None:
@@ -85,6 +89,8 @@ class EngineConfig(SchedulingOptions):
     """Stages of the worker: plans at it at once, a request in one of them."""
     drafter: Drafter | None = None
     """What drafts for rows whose window has nothing to draft from; None if nothing does."""
+    pads_passes: bool = False
+    """Whether a pass takes the time of all drafts that are planned, not of those that are made."""
 
     @model_validator(mode="after")
     def _every_row_gets_a_token(self) -> Self:
@@ -97,6 +103,17 @@ class EngineConfig(SchedulingOptions):
         return (
             self.num_pipeline_stages if self.num_pipeline_stages > 1 else self.max_plans_in_flight
         )
+
+    @property
+    def looks_up_selectively(self) -> bool:
+        """Whether there is a drafter that makes those drafts only that are likely enough, for which
+        alone a pass takes its time."""
+        return self.drafter is not None and self.drafter.is_lookup and not self.pads_passes
+
+    @property
+    def max_form_drafts(self) -> int:
+        """Most drafts of a row and pass from the form of its answer."""
+        return MOST_PADDED_FORM_DRAFTS if self.pads_passes else MOST_FORM_DRAFTS
 
     @property
     def max_draft_tokens(self) -> int:

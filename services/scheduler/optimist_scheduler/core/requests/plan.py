@@ -53,7 +53,7 @@ class Plan:
     generations: Int32Array
     """Which use of its slot each row was [num_rows]."""
     least_chance: float
-    """Chance below which a draft that is looked up is not worth its time."""
+    """Chance below which a draft from a lookup or a grammar is not worth its time."""
     max_drafter_tokens: int | None
     """Most drafts of a row that a drafter with a model makes; None for any other."""
     is_ahead: bool
@@ -86,6 +86,12 @@ class StepResult:
     draft_positions: Int32Array = field(default_factory=lambda: _NO_NODES)
     """Position in the predictions of each row's first draft, NO_POSITION for rows whose drafts were
     not looked up there [num_rows]; empty if there is no such row."""
+    num_form_drafted_tokens: Int32Array = field(default_factory=lambda: _NO_NODES)
+    """How many of each row's drafts, the last ones, are from the form of its answer. The columns of
+    sources, nodes and positions are about the others, of which the source is FORM if there are none
+    [num_rows]; empty if no row has any."""
+    num_form_accepted_tokens: Int32Array = field(default_factory=lambda: _NO_NODES)
+    """The same of accepted drafts."""
     errors: dict[int, str] = field(default_factory=dict)
     """What went wrong, by slot."""
     num_tokens: int = 0
@@ -97,3 +103,15 @@ class StepResult:
     """How much of step_ns the drafter took."""
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     """Of rows whose requests want some, by slot."""
+
+    @property
+    def num_base_drafted_tokens(self) -> Int32Array:
+        """Drafts of each row that are not from the form of its answer [num_rows]."""
+        of_form = self.num_form_drafted_tokens
+        return self.num_drafted_tokens - of_form if len(of_form) else self.num_drafted_tokens
+
+    @property
+    def num_base_accepted_tokens(self) -> Int32Array:
+        """The same of accepted drafts."""
+        of_form = self.num_form_accepted_tokens
+        return self.num_accepted_tokens - of_form if len(of_form) else self.num_accepted_tokens

@@ -199,6 +199,8 @@ class SchedulerState:
         self.table.draft_width[slot] = most = request.max_draft_tokens
         width = self.widths.admit(slot, most, uses_lookup=request.uses_lookup)
         self.table.drafter_width[slot] = width
+        has_form = request.sampling.grammar != ""
+        self.table.form_width[slot] = min(most, self.config.max_form_drafts) * has_form
         index = bisect(self._running_order, request.order)
         self._running_order.insert(index, request.order)
         self.running = np.concatenate([self.running[:index], [slot], self.running[index:]])

@@ -149,6 +149,8 @@ class Rows(Counters):
     """Most drafts of the next pass if they come from the window."""
     drafter_width: Int32Array
     """Most drafts of the next pass if the worker's drafter makes them."""
+    form_width: Int32Array
+    """Most drafts of the next pass from the form of the answer; 0 for rows without a grammar."""
     yields: Int32Array
     """1 where the row drafts with that though it has a window, which the worker is not to have."""
 

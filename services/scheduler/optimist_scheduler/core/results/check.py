@@ -7,8 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from optimist_aligner import IS_COMPILED
-from optimist_common.drafts import NGRAM, PREDICTION, TARGET
-from optimist_scheduler.core.base.values import BoolArray, Int32Array, count_up, find_logprobs_fault
+from optimist_common.drafts import FORM, NGRAM, PREDICTION, TARGET
+from optimist_scheduler.core.base.values import (
+    BoolArray,
+    Int32Array,
+    count_up,
+    find_first,
+    find_logprobs_fault,
+)
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Counters
@@ -106,7 +112,8 @@ def _is_plainly_right(
 
     It says nothing of errors and of drafts from elsewhere than windows.
     """
-    if not IS_COMPILED or result.errors:
+    of_form = len(result.num_form_drafted_tokens) + len(result.num_form_accepted_tokens)
+    if not IS_COMPILED or result.errors or of_form:
         return False
     return fits_plan(
         step.slots,
@@ -142,6 +149,9 @@ def _check_shape(step: Plan, result: StepResult) -> None:
     num_tokens = int(np.add.reduce(emitted, dtype=np.int64))
     if len(result.token_ids) != num_tokens or (emitted < 0).any():
         raise ResultError(f"token_ids: {len(result.token_ids)} instead of {num_tokens}")
+    of_form = result.num_form_drafted_tokens, result.num_form_accepted_tokens
+    if {*map(len, of_form)} not in ({0}, {len(step.slots)}):
+        raise ResultError("num_form_*_tokens: not one element per row")
     if others := result.errors.keys() - set(step.slots.tolist()):
         raise ResultError(f"errors: slot {min(others)} is not in the plan")
 
@@ -159,6 +169,10 @@ def find_wrong_rows(
     is_off = (accepted < 0) | (drafted < accepted) | (step.num_draft_tokens < drafted)
     wrong = {"num_drafted_tokens: more accepted than drafted, or than planned": is_off}
     wrong |= _find_wrong_sources(state.config.drafter, result)
+    if len(result.num_form_drafted_tokens):
+        wrong["num_form_*_tokens: more than all, or without a grammar"] = _find_wrong_forms(
+            state.table.form_width.take(step.slots), result
+        )
     is_off = (emitted != step.emits * (1 + accepted)) & (alive | (emitted != 0))
     wrong["num_emitted_tokens: not one more than accepted where the row emits"] = is_off
     is_off = alive & ((result.lengths != ends) | (ends > rows.max_length))
@@ -179,19 +193,30 @@ def find_wrong_rows(
 
 def _find_wrong_sources(drafter: Drafter | None, result: StepResult) -> dict[str, BoolArray]:
     """Returns which rows have drafts neither from windows nor from the drafter as it makes them."""
-    sources, drafted = result.draft_sources, result.num_drafted_tokens
-    has_none = (sources == TARGET) != (drafted == 0)
+    sources, drafted = result.draft_sources, result.num_base_drafted_tokens
+    has_none = ((sources == TARGET) | (sources == FORM)) != (drafted == 0)
+    has_none |= (sources == TARGET) != (result.num_drafted_tokens == 0)
     wrong = {"draft_sources: one without drafts, or drafts without a source": has_none}
-    others = (sources < TARGET) | (sources > PREDICTION)
+    others = (sources < TARGET) | ((sources > PREDICTION) & (sources != FORM))
     is_drafters = np.zeros_like(others)
     if drafter is not None:
         is_drafters = sources == int(drafter.source)
         is_wide = is_drafters & (drafted > drafter.max_tokens)
         wrong[f"num_drafted_tokens: the drafter makes at most {drafter.max_tokens}"] = is_wide
-        is_deep = is_drafters & (result.num_accepted_tokens > drafter.max_depth)
+        is_deep = is_drafters & (result.num_base_accepted_tokens > drafter.max_depth)
         wrong[f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep"] = is_deep
     wrong["draft_sources: neither the prediction nor the worker's drafter"] = others & ~is_drafters
     return wrong
+
+
+def _find_wrong_forms(widths: Int32Array, result: StepResult) -> BoolArray:
+    """Returns which rows cannot have so many drafts from the form of their answers [num_rows]."""
+    drafted, accepted = result.num_form_drafted_tokens, result.num_form_accepted_tokens
+    # A negative number anywhere makes the whole negative.
+    rest = result.num_base_drafted_tokens - result.num_base_accepted_tokens
+    signs = accepted | (drafted - accepted) | result.num_base_accepted_tokens | rest
+    is_wrong: BoolArray = (signs < 0) | ((drafted > 0) & (widths == 0))
+    return is_wrong
 
 
 def _check_logprobs(
@@ -239,6 +264,8 @@ def _leave_out(
         window_nodes=keep(result.window_nodes, NO_POSITION),
         accepted_nodes=_keep_nodes(state, result, stays, wrong),
         draft_positions=keep(result.draft_positions, NO_POSITION),
+        num_form_drafted_tokens=keep(result.num_form_drafted_tokens),
+        num_form_accepted_tokens=keep(result.num_form_accepted_tokens),
         errors=errors,
         logprobs={slot: each for slot, each in result.logprobs.items() if slot not in errors},
     )
@@ -274,7 +301,8 @@ def find_draft_nodes(
         return DraftNodes(nodes, None, positions)
     _check_draft_positions(state, step, alive, result)
     looked_up = count_up(draft_positions, num_accepted)
-    is_looked_up = (draft_positions != NO_POSITION).repeat(num_accepted)
+    num_looked_up = result.num_base_accepted_tokens * (draft_positions != NO_POSITION)
+    is_looked_up = find_first(num_accepted, num_looked_up)
     positions = np.where(is_looked_up, looked_up, positions).astype(np.int32)
     return DraftNodes(nodes, draft_positions, positions)
 
@@ -282,15 +310,15 @@ def find_draft_nodes(
 def count_of_windows(state: SchedulerState, result: StepResult) -> Int32Array:
     """Returns how many accepted drafts of each row are nodes of its window [num_rows]."""
     if state.config.drafter is None:
-        return result.num_accepted_tokens
-    counts: Int32Array = result.num_accepted_tokens * (result.draft_sources == PREDICTION)
+        return result.num_base_accepted_tokens
+    counts: Int32Array = result.num_base_accepted_tokens * (result.draft_sources == PREDICTION)
     return counts
 
 
 def _check_draft_positions(
     state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult
 ) -> None:
-    first, drafted = result.draft_positions, result.num_drafted_tokens
+    first, drafted = result.draft_positions, result.num_base_drafted_tokens
     ends = state.table.num_predicted_tokens.take(step.slots)
     is_wrong = (first < 0) | (drafted > ends - first) | (result.draft_sources != NGRAM)
     is_wrong &= alive & (first != NO_POSITION)
@@ -313,7 +341,7 @@ def _find_window_nodes(
     windows, next_nodes = state.worker_windows, nodes + 1
     num_after = windows.num_nodes.take(step.slots) - next_nodes
     # A negative number anywhere makes the whole negative. Before all nodes is ROOT, which is -1.
-    is_wrong = (next_nodes | (num_after - result.num_drafted_tokens)) < 0
+    is_wrong = (next_nodes | (num_after - result.num_base_drafted_tokens)) < 0
     if np.count_nonzero(is_wrong):
         is_wrong &= result.draft_sources == PREDICTION
         if np.count_nonzero(is_wrong):
@@ -327,7 +355,7 @@ def _find_window_nodes(
     if positions is None:
         raise _find_wrong_nodes(state, step, num_of_windows, accepted_nodes)
     if num_of_windows is not num_accepted:
-        of_windows, found = (num_of_windows == num_accepted).repeat(num_accepted), positions
+        of_windows, found = find_first(num_accepted, num_of_windows), positions
         positions = np.full(len(of_windows), NO_POSITION, np.int32)
         positions[of_windows] = found
     return nodes, positions

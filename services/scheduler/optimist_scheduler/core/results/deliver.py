@@ -112,6 +112,7 @@ def build_outputs(
         new.token_ids,
         new.num_accepted_tokens,
         sources,
+        new.num_accepted_tokens - new.num_base_accepted_tokens,
         observed,
         observed_ids,
         earlier,

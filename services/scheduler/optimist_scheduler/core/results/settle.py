@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.drafts import NGRAM, PREDICTION
+from optimist_common.drafts import FORM, NGRAM, PREDICTION
 from optimist_scheduler.core.base.values import (
     BoolArray,
     ReportedLogprobs,
@@ -114,7 +114,10 @@ def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
         return
     rows = new.draft_sources == int(state.config.drafter.source)
     if np.count_nonzero(rows):
-        drafted, accepted = new.num_drafted_tokens[rows], new.num_accepted_tokens[rows]
+        drafted, accepted = (
+            new.num_base_drafted_tokens[rows],
+            new.num_base_accepted_tokens[rows],
+        )
         state.widths.observe_drafter(new.slots[rows], drafted, accepted)
 
 
@@ -125,9 +128,11 @@ def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
         return
     before = table.gain.take(new.slots)
     # A pass without a window gains nothing too: a window that is right again wakes.
-    accepted = new.num_accepted_tokens * (new.draft_sources == PREDICTION)
+    accepted = new.num_base_accepted_tokens * (new.draft_sources == PREDICTION)
     # What a window would have brought where a model drafted before it could come is not known.
-    is_untried = (new.draft_sources > PREDICTION) & (new.draft_sources != NGRAM) & step.is_ahead
+    sources = new.draft_sources
+    is_models = (sources > PREDICTION) & (sources != NGRAM) & (sources != FORM)
+    is_untried = is_models & step.is_ahead
     is_predicted = (table.num_predicted_tokens.take(new.slots) > 0) & (before > NOT_FOLLOWED)
     table.predicted_gain.observe(accepted[is_predicted & ~is_untried])
     if not np.count_nonzero(before >= LEAST_GAIN):
@@ -151,7 +156,7 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
         _learn_pace(state, step, result)
     if state.config.drafter is not None:
         is_drafters = result.draft_sources == int(state.config.drafter.source)
-        drafted = result.num_drafted_tokens[is_drafters]
+        drafted = result.num_base_drafted_tokens[is_drafters]
         if len(drafted):
             deepest = int(state.config.drafter.count_levels(drafted).max())
             expected_ns += state.drafter_costs.cost_of(deepest)
@@ -189,5 +194,6 @@ def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
     return bool(
         state.widths.may_use_drafter(slots)
         or np.count_nonzero(table.window_end.take(slots))
+        or np.count_nonzero(table.form_width.take(slots))
         or np.count_nonzero(table.gain.take(slots) >= LEAST_GAIN)
     )

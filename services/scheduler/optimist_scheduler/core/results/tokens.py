@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimist_common.drafts import PREDICTION
+from optimist_common.drafts import FORM, PREDICTION
 from optimist_scheduler.core.base.values import (
     BoolArray,
     FinishReason,
@@ -12,6 +12,7 @@ from optimist_scheduler.core.base.values import (
     Int64Array,
     SlotArray,
     count_up,
+    find_first,
 )
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import Request
@@ -33,6 +34,9 @@ class NewTokens:
     """New tokens per row [num_rows]."""
     num_drafted_tokens: Int32Array
     num_accepted_tokens: Int32Array
+    num_base_drafted_tokens: Int32Array
+    """See StepResult."""
+    num_base_accepted_tokens: Int32Array
     draft_sources: Int32Array
     nodes: DraftNodes
     token_ids: Int32Array
@@ -58,6 +62,7 @@ def find_new_tokens(
     """Returns the tokens of the requests that are not over, cut where the requests end."""
     slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
+    of_base = result.num_base_drafted_tokens, result.num_base_accepted_tokens
     sources, starts, max_lengths = result.draft_sources, rows.num_tokens, rows.max_length
     if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
         gets = alive & (counts > 0)
@@ -67,7 +72,8 @@ def find_new_tokens(
         slots, starts, max_lengths = slots.take(chosen), starts.take(chosen), max_lengths[chosen]
         counts, drafted = counts.take(chosen), drafted.take(chosen)
         accepted, sources = accepted.take(chosen), sources.take(chosen)
-    new = NewTokens(slots, starts, counts, drafted, accepted, sources, nodes, token_ids)
+        of_base = of_base[0].take(chosen), of_base[1].take(chosen)
+    new = NewTokens(slots, starts, counts, drafted, accepted, *of_base, sources, nodes, token_ids)
     _cut_at_stops(state, new)
     new.ends = new.starts + new.num_tokens
     is_full = new.ends >= max_lengths
@@ -88,20 +94,14 @@ def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
         if index is not None:
             counts[row] = index + 1
             new.reasons[row] = FinishReason.STOP
-    kept = _find_first(new.num_tokens, counts)
+    kept = find_first(new.num_tokens, counts)
     new.token_ids = new.token_ids[kept]
     num_accepted = np.minimum(new.num_accepted_tokens, counts)
-    is_kept = _find_first(new.num_accepted_tokens, num_accepted)
+    is_kept = find_first(new.num_accepted_tokens, num_accepted)
     positions = new.nodes.accepted_positions[is_kept]
     new.nodes = new.nodes._replace(accepted_positions=positions)
     new.num_tokens, new.num_accepted_tokens = counts, num_accepted
-
-
-def _find_first(numbers: Int32Array, kept: Int32Array) -> BoolArray:
-    """Returns which of so many elements of each row are the first ones that are kept."""
-    index = count_up(np.zeros_like(numbers), numbers)
-    is_kept: BoolArray = index < np.repeat(kept, numbers)
-    return is_kept
+    new.num_base_accepted_tokens = np.minimum(new.num_base_accepted_tokens, counts)
 
 
 def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None:
@@ -123,8 +123,12 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 
 
 def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
-    slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
+    slots, kept, accounts = new.slots, new.num_base_accepted_tokens, state.accounts
     window_nodes, draft_positions, positions = new.nodes
+    of_form = new.num_accepted_tokens - kept
+    if np.count_nonzero(of_form):
+        accounts.record_others(slots, FORM, of_form)
+        positions = positions[find_first(new.num_accepted_tokens, kept)]
     if window_nodes is None or state.config.drafter is not None:
         is_known = (new.draft_sources == PREDICTION) & (window_nodes is not None)
         if draft_positions is not None:
@@ -133,18 +137,18 @@ def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
         positions, kept = positions[is_known.repeat(kept)], kept * is_known
     accounts.record_kept(slots, kept, positions)
-    is_rejected = new.num_drafted_tokens > kept
+    is_rejected = new.num_base_drafted_tokens > kept
     if not np.count_nonzero(is_rejected):
         return
     if window_nodes is not None:
         is_cut = is_rejected & (new.draft_sources == PREDICTION)
         drafted = state.worker_windows.find_drafted(
-            slots[is_cut], window_nodes[is_cut], new.num_drafted_tokens[is_cut]
+            slots[is_cut], window_nodes[is_cut], new.num_base_drafted_tokens[is_cut]
         )
         accounts.record_drafted(*drafted)
     if draft_positions is not None:
         is_cut = is_rejected & (draft_positions != NO_POSITION)
-        number = new.num_drafted_tokens[is_cut]
+        number = new.num_base_drafted_tokens[is_cut]
         looked_up = count_up(draft_positions[is_cut], number)
         accounts.record_drafted(slots[is_cut].repeat(number), looked_up)
 
@@ -165,8 +169,7 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
         table.request(slot).window = NO_WINDOW
     # How an output begins says little of how far it repeats what is expected.
     has_window = (inside > 0) & (starts > table.num_prompt_tokens.take(slots))
-    if state.config.drafter is not None:
-        has_window &= new.draft_sources <= PREDICTION
+    has_window &= new.draft_sources <= PREDICTION
     num_windows = np.count_nonzero(has_window)
     if not num_windows:
         return

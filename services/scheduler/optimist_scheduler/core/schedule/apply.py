@@ -10,6 +10,7 @@ from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.schedule.decision import ScheduleDecision
+from optimist_scheduler.core.schedule.rows import SELECTIVE_FACTOR
 from optimist_scheduler.core.windows.window import NO_WINDOW, Window
 
 LOOKUP_WORTH = 0.5
@@ -137,7 +138,7 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         num_new,
         new_blocks,
         state.table.generation.take(slots),
-        _find_least_chance(state, known, drafts),
+        _find_least_chance(state, slots, known, drafts),
         _find_most_of_drafter(state, slots, len(decision.admitted)),
         bool(state.in_flight),
         emits,
@@ -146,12 +147,19 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
     return plan
 
 
-def _find_least_chance(state: SchedulerState, known: Int32Array, drafts: Int32Array) -> float:
-    drafter = state.config.drafter
-    if drafter is None or not drafter.is_selective:
+def _find_least_chance(
+    state: SchedulerState, slots: SlotArray, known: Int32Array, drafts: Int32Array
+) -> float:
+    of_form = (state.table.form_width.take(slots) > 0) & (drafts > 0)
+    has_form = np.count_nonzero(of_form) > 0
+    if state.config.pads_passes or not (has_form or state.config.looks_up_selectively):
         return 0.0
+    if has_form:
+        # Few of those that are allowed are made.
+        drafts = np.where(of_form, -(-drafts // SELECTIVE_FACTOR), drafts)
     threshold = state.widths.find_threshold(len(known), int(known.sum()), int(drafts.sum()))
-    return threshold / LOOKUP_WORTH
+    # No window would bring what the form of an answer brings.
+    return threshold if has_form else threshold / LOOKUP_WORTH
 
 
 def _find_most_of_drafter(state: SchedulerState, slots: SlotArray, num_admitted: int) -> int | None:

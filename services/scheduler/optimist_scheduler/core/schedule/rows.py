@@ -10,7 +10,6 @@ from optimist_scheduler.core.requests.plan import NO_SLOTS, Admission
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
-from optimist_scheduler.core.width.acceptance import Drafter
 
 SELECTIVE_FACTOR = 8
 """How many times as many drafts as pay on the average a lookup may make where it is sure."""
@@ -165,11 +164,12 @@ def _choose_drafts(
             assumed,
             windows.find_first_hazards(slots, assumed),
         )
-    if (drafter := state.config.drafter) is not None:
+    if state.config.drafter is not None or np.count_nonzero(rows.form_width):
         has_window = (rows.window_end > assumed) | (drafts > 0)
         num_left = budget - total - int(np.add.reduce(drafts))
-        from_drafter = _share_drafter(state, slots, rows, drafter, has_window, num_left)
-        drafts = np.where(has_window, drafts, from_drafter)
+        of_form = _find_most_of_form(state, rows, left, total, has_window)
+        made = _share_made(state, slots, rows, of_form, has_window, num_left)
+        drafts = np.where(has_window, drafts, made)
     return drafts
 
 
@@ -197,28 +197,42 @@ def share_prompts(
     return granted
 
 
-def _share_drafter(
+def _find_most_of_form(
+    state: SchedulerState, rows: Rows, left: Int32Array, total: int, has_window: BoolArray
+) -> Int32Array:
+    """Returns the drafts that may come from the form of each row's answer [num_rows]."""
+    # Not beside the end of a prompt, see `DraftWidths.first`.
+    most: Int32Array = rows.form_width * ((left <= 1) & ~has_window)
+    num_drafts = int(np.add.reduce(most))
+    if not state.config.pads_passes or not num_drafts:
+        return most
+    # They take their time whether they are made or not: at most that of a token of each row.
+    threshold = state.widths.find_threshold(len(left), total, num_drafts)
+    return most * np.int32(threshold * num_drafts <= np.count_nonzero(most))
+
+
+def _share_made(
     state: SchedulerState,
     slots: SlotArray,
     rows: Rows,
-    drafter: Drafter,
+    most: Int32Array,
     has_window: BoolArray,
     num_left: int,
 ) -> Int32Array:
-    """Returns the drafts that the worker's drafter may make for each row [num_rows]."""
-    # It drafts from where the row really is, whatever is in flight.
+    """Returns the drafts that the worker itself may make for each row [num_rows].
+
+    `most` may come from the form of its answer.
+    """
+    # They go on from where the row really is, whatever is in flight.
     room = np.maximum(rows.max_length - 1 - rows.num_tokens - rows.num_output_placeholders, 0)
     width: Int32Array = np.minimum(room, rows.drafter_width)
-    looks_up = ~has_window & (width > 0)
-    num_rows = int(np.count_nonzero(looks_up))
-    if not drafter.is_selective or not num_rows:
-        return width
-    # It makes only those that are likely: more than are expected of it may be allowed.
-    most = np.minimum(
-        state.widths.limits.take(slots), min(drafter.max_tokens, num_left // num_rows)
-    )
-    allowed = np.minimum(np.minimum(width * SELECTIVE_FACTOR, most), room)
-    width[looks_up] = np.maximum(width, allowed)[looks_up]
+    drafter = state.config.drafter
+    # Only those that are likely are made: more than are expected may be allowed.
+    if drafter is not None and state.config.looks_up_selectively:
+        looked_up = np.minimum(width * SELECTIVE_FACTOR, state.widths.limits.take(slots))
+        most = np.maximum(most, np.minimum(looked_up, drafter.max_tokens) * ~has_window)
+    if num_rows := int(np.count_nonzero(most)):
+        width = np.maximum(width, np.minimum(np.minimum(most, num_left // num_rows), room))
     return width
 
 

@@ -51,14 +51,6 @@ class Drafter:
     """Most drafts of a row in one pass, all branches of a tree together."""
     max_depth: int
     """Most of them that can be accepted."""
-    is_padded: bool = False
-    """Whether a pass takes the time of all drafts that are planned, not of those that it makes."""
-
-    @property
-    def is_selective(self) -> bool:
-        """Whether it makes those drafts only that are likely enough, for which alone a pass takes
-        its time."""
-        return self.is_lookup and not self.is_padded
 
     @property
     def is_lookup(self) -> bool:

@@ -6,6 +6,7 @@ const SOURCES = {
   prediction: "from the prediction",
   prompt: "from the prompt",
   ngram: "from the request's own text",
+  form: "from the form of the answer",
   draft_model: "from the draft model",
   quantised: "from the quantised drafter",
   medusa: "from the Medusa heads",
@@ -18,9 +19,9 @@ export function sourceName(source) {
   return SOURCES[source] ?? `from ${source}`;
 }
 
-/** Returns which of the five looks a source has. */
+/** Returns which of the six looks a source has. */
 export function sourceClass(source) {
-  return ["prediction", "prompt", "ngram", "target"].includes(source) ? source : "drafter";
+  return ["prediction", "prompt", "ngram", "form", "target"].includes(source) ? source : "drafter";
 }
 
 export function seconds(value) {

@@ -11,6 +11,7 @@ const LEGEND = [
   ["prediction", "prediction"],
   ["prompt", "prompt"],
   ["ngram", "the request's own text"],
+  ["form", "the form of the answer"],
   ["drafter", "drafter"],
   ["target", "the model itself"],
 ];
