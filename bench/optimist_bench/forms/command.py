@@ -19,6 +19,7 @@ from optimist_bench.harness.command import format_table, names, run_command
 from optimist_bench.harness.pair import load_tokenizer, load_vocabulary
 from optimist_common.grammar import matching_tokenizer
 from optimist_common.settings import CommaSeparated, ServiceSettings
+from optimist_worker.core.form import Style
 from optimist_worker.model.matcher import Matcher, compile_grammar
 
 SHARES = (0.01, 0.03)
@@ -90,13 +91,16 @@ class Form:
         matcher = self._compiled.deep_copy()
         return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
 
-    def drafter(self, name: str) -> FormDrafter:
-        """Returns what drafts from the form; `name` is `forced` or `form`."""
+    def drafter(self, name: str, style: Style | None) -> FormDrafter:
+        """Returns what drafts from the form; `name` is `forced` or `form`.
+
+        The style is that of an answer before, as a worker keeps it.
+        """
         if name == "forced":
             return ForcedDrafter(self._compiled)
         language = self._language
         return Matcher(
-            language.grammar_tokenizer, self._grammar, self._compiled, language.end_only
+            language.grammar_tokenizer, self._grammar, self._compiled, language.end_only, (), style
         )
 
 
@@ -118,12 +122,15 @@ class Answer:
         """Returns whether both the answer and the predicted one follow the grammar."""
         return all(map(self._form.allows, (self.truth[:-1], self._predicted.tolist())))
 
-    def run(self, way: str, window: int, share: float) -> Run:
-        """Simulates the answer drafted in one of WAYS."""
+    def run(self, way: str, window: int, share: float, styles: dict[str, Style]) -> Run:
+        """Simulates the answer drafted in one of WAYS, after those whose styles were learned."""
         source, name = WAYS[way]
         follower = None if source is None else self._references[source].follow()
-        form = None if name is None else self._form.drafter(name)
-        return simulate(self.truth, follower, form, window, share)
+        form = None if name is None else self._form.drafter(name, styles.get(self.style))
+        run = simulate(self.truth, follower, form, window, share)
+        if isinstance(form, Matcher):
+            styles[self.style] = form.style
+        return run
 
 
 def main(arguments: list[str]) -> int:
@@ -160,9 +167,10 @@ def _answers(settings: FormsSettings) -> Iterator[Answer]:
 
 def _compare(answers: Sequence[Answer], way: str, window: int, share: float) -> dict[str, Any]:
     """Returns the figures of a way: of all answers, by style, and of the kind with the least."""
+    styles: dict[str, Style] = {}
     total, by_style, by_kind = Run(), defaultdict[str, Run](Run), defaultdict[str, Run](Run)
     for answer in answers:
-        run = answer.run(way, window, share)
+        run = answer.run(way, window, share, styles)
         for each in (total, by_style[answer.style], by_kind[answer.kind]):
             each.add(run)
     speedups = {kind: _figures(run, share)["speedup"] for kind, run in by_kind.items()}
