@@ -9,7 +9,8 @@ from copy import copy
 
 FORCED_CHANCE = 0.99
 """That a model splits what is forced into tokens as its tokenizer does."""
-_KNOWN_CHANCE = 0.97
+KNOWN_CHANCE = 0.97
+"""Of what comes between values, where it is all that may come."""
 _MORE_CHANCE = 0.6
 """That a container goes on where it may end as well."""
 _SAME_CHANCE = 0.5
@@ -223,13 +224,13 @@ class JsonText:
         before, depth = self._before, len(self._open)
         if before in (_VALUE, _NUMBER):
             end = b"}" if self._open[-1] == ord("{") else b"]"
-            ways = [(_VALUE, False, b",", _MORE_CHANCE), (_VALUE, True, end, _KNOWN_CHANCE)]
+            ways = [(_VALUE, False, b",", _MORE_CHANCE), (_VALUE, True, end, KNOWN_CHANCE)]
         elif before == _KEY:
-            ways = [(_KEY, False, b":", _KNOWN_CHANCE)]
+            ways = [(_KEY, False, b":", KNOWN_CHANCE)]
         elif before == _BEGINNING:
-            ways = [(before, False, start, _KNOWN_CHANCE) for start in (b"{", b"[")]
+            ways = [(before, False, start, KNOWN_CHANCE) for start in (b"{", b"[")]
         else:
-            ways = [(before, False, start, _KNOWN_CHANCE) for start in (b'"', b"{", b"[")]
+            ways = [(before, False, start, KNOWN_CHANCE) for start in (b'"', b"{", b"[")]
             ways += [(before, False, literal, _SAME_CHANCE) for literal in self.style.literals]
             ways += [(before, False, b"", _SAME_CHANCE)]
         for kind, closes, mark, chance in ways:

@@ -1,6 +1,7 @@
 """A grammar that an output follows: what may come next, and after each draft."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
 from optimist_common.grammar import MAX_LEXER_STATES, find_problem, find_reason, make_matcher
-from optimist_worker.core.form import FORCED_CHANCE, JsonText, Style
+from optimist_worker.core.form import FORCED_CHANCE, KNOWN_CHANCE, JsonText, Style
 
 _STATES_PER_BYTE = 4
 """States of the lexer that each byte of output makes room for. Counting takes one for each."""
@@ -26,6 +27,10 @@ _MOST_BETWEEN = 1024
 """Tokens that may come between values: where more may, the text is free."""
 _MOST_ALTERNATIVES = 64
 """Tokens that begin the members of a closed set."""
+_MOST_PIECES = 512
+"""Pieces of text between values whose tokens are kept."""
+_LEAST_LIKELY = 0.05
+"""Chance below which nothing more is written ahead."""
 _SURE = 0.9
 """Chance below which what comes next is a part of its own."""
 _MOST_BYTES = 256
@@ -92,10 +97,14 @@ class Matcher:
         self.fault: str | None = None
         """Why the grammar can be followed no further, or None."""
         self._tokenizer, self._grammar, self._end_only = tokenizer, grammar, end_only
+        self._tokenize = lru_cache(_MOST_PIECES)(tokenizer.tokenize_bytes)
         self._has_ended = False
         """Whether an end token has been committed; llguidance is never given one."""
         self._token_ids: list[int] = []
         self._num_passes = self._num_emitted = 0
+        self._after_value: tuple[int, bytes] | None = None
+        """Which value what was last written ahead comes after, see `JsonText.num_closed`."""
+        self._next: tuple[list[tuple[bytes, float]], bool] = [], False
         self._drafts_from = 0
         """Length of the output from which on drafts are looked at."""
         self._matcher = compiled.deep_copy()
@@ -173,51 +182,60 @@ class Matcher:
         """Adds what probably comes after a path of drafts, if it is worth its time."""
         matcher, text = self._matcher, self._text.copy()
         text.feed(self._tokenizer.decode_bytes(path))
-        ending, chance = b"", 1.0
+        ending, chance, after = b"", 1.0, None
         if text.is_in_value:
             chance = text.find_end_chance()
             if drafts:
                 # Where its source goes on with what may not come, the value probably ends.
                 chance = max(chance, _CUT_CHANCE) if path else chance * _BESIDE
-            ending = text.end_value() if chance > least_chance else b""
+            ending = text.end_value()
+            after = None if path else (text.num_closed, ending)
         if chance <= least_chance or matcher.try_consume_tokens(path) < len(path):
             return
-        parts, is_over = self._write(text, ending, chance, least_chance)
+        if after is None or after != self._after_value:
+            # What comes after a value does not depend on what is in it.
+            self._next = self._write(text, ending)
+            # It may not be able to end yet.
+            self._after_value = after if self._next[0][0][0] else None
         matcher.rollback(len(path))
-        new = self._choose(parts, least_chance)
+        new = self._choose(*self._next, chance, least_chance)
         new = new[: matcher.validate_tokens([*path, *new]) - len(path)]
-        if is_over and self.style.end_token_id is not None:
-            new.append(self.style.end_token_id)
         _graft(drafts, path, new[: limit - len(drafts)])
 
-    def _choose(self, parts: Sequence[tuple[bytes, float]], least_chance: float) -> list[int]:
-        """Returns the tokens of as many parts of a text as bring the most.
+    def _choose(
+        self,
+        parts: Sequence[tuple[bytes, float]],
+        is_last: bool,
+        chance: float,
+        least_chance: float,
+    ) -> list[int]:
+        """Returns the tokens of as many parts as bring the most; a chance is of the first.
 
-        A part that comes true saves a pass, which brings what others have brought.
+        See `_write`. A part that comes true saves a pass, which brings what others have brought.
         """
-        worth = (self._num_emitted + 1) / (self._num_passes + 1)
+        worth = chance * (self._num_emitted + 1) / (self._num_passes + 1)
         best: list[int] = []
         most, gained, text, before = 0.0, 0.0, b"", 0
-        for part, chance in parts:
+        for part, likely in parts:
             text += part
-            token_ids = self._tokenizer.tokenize_bytes(text)
-            gained += worth * chance - least_chance * (len(token_ids) - before)
+            token_ids = self._tokenize(text)
+            if is_last and part is parts[-1][0] and self.style.end_token_id is not None:
+                token_ids = [*token_ids, self.style.end_token_id]
+            gained += worth * likely - least_chance * (len(token_ids) - before)
             before = len(token_ids)
             if gained > most:
                 best, most = token_ids, gained
         return best
 
-    def _write(
-        self, text: JsonText, piece: bytes, chance: float, least_chance: float
-    ) -> tuple[list[tuple[bytes, float]], bool]:
-        """Returns what probably comes next, from a piece on, and whether that ends the text.
+    def _write(self, text: JsonText, piece: bytes) -> tuple[list[tuple[bytes, float]], bool]:
+        """Returns what probably comes next, from a piece on, and whether the output ends with it.
 
-        It is in parts, each as likely as is said with it together with all before it.
+        It is in parts, each with the chance that it comes with all before it if the first does.
         """
-        matcher, tokenizer = self._matcher, self._tokenizer
-        parts, num_consumed, size = [(piece, chance)], 0, 0
+        matcher = self._matcher
+        parts, num_consumed, size, chance = [(piece, 1.0)], 0, 0, 1.0
         while True:
-            token_ids = tokenizer.tokenize_bytes(piece)
+            token_ids = self._tokenize(piece)
             number = matcher.try_consume_tokens(token_ids)
             num_consumed += number
             size += len(piece)
@@ -225,7 +243,7 @@ class Matcher:
                 parts[-1] = parts[-1][0].removesuffix(piece), parts[-1][1]
                 break
             piece, likely = self._find_next(text)
-            if not piece or chance * likely <= least_chance or size > _MOST_BYTES:
+            if not piece or chance * likely < _LEAST_LIKELY or size > _MOST_BYTES:
                 break
             chance *= likely
             text.feed(piece)
@@ -233,30 +251,33 @@ class Matcher:
                 parts.append((piece, chance))
             else:
                 parts[-1] = parts[-1][0] + piece, parts[-1][1]
-        is_over = matcher.is_stopped()
+        is_last = matcher.is_stopped()
         if num_consumed:
             matcher.rollback(num_consumed)
-        return parts, is_over
+        return parts, is_last
 
     def _find_next(self, text: JsonText) -> tuple[bytes, float]:
         """Returns what has to come where the matcher stands, or probably does; else nothing."""
-        matcher, tokenizer = self._matcher, self._tokenizer
+        matcher = self._matcher
         forced = matcher.compute_ff_bytes()
         # Special tokens are written after this byte, which is in no text.
         if forced and 0xFF not in forced:
             return forced, FORCED_CHANCE
         if forced or (mask := self._find_mask()) is None:
             return b"", 0.0
-        guesses = text.guess()
-        if text.is_in_value:
-            guesses = iter([known] if (known := text.guess_value()) else [])
-        elif np.unpackbits(mask).sum() > _MOST_BETWEEN:
+        if text.is_in_string:
+            known = text.guess_value()
+            return known if known and self._allows(known[0]) else self._find_alternative(mask)
+        if np.bitwise_count(mask).sum(dtype=np.int64) > _MOST_BETWEEN:
             return b"", 0.0
-        for piece, chance in guesses:
-            token_ids = tokenizer.tokenize_bytes(piece)
-            if matcher.validate_tokens(token_ids) == len(token_ids):
-                return piece, chance
-        return self._find_alternative(mask) if text.is_in_string else (b"", 0.0)
+        allowed = [(piece, chance) for piece, chance in text.guess() if self._allows(piece)]
+        if len(allowed) == 1:
+            return allowed[0][0], KNOWN_CHANCE
+        return allowed[0] if allowed else (b"", 0.0)
+
+    def _allows(self, piece: bytes) -> bool:
+        token_ids = self._tokenize(piece)
+        return self._matcher.validate_tokens(token_ids) == len(token_ids)
 
     def _find_alternative(self, mask: Bits) -> tuple[bytes, float]:
         """Returns how the first of a few alternatives begins, and one in their number."""
