@@ -156,17 +156,19 @@ class JsonText:
                 self._learn_value()
             return
         self._is_escaped = byte == ord("\\") and not self._is_escaped
-        self._written += bytes([byte])
+        if len(self._written) <= _MOST_REMEMBERED:
+            self._written += bytes([byte])
 
     def _learn_value(self) -> None:
         last, number, same = self._values.get(self._key, (b"", 0, 0))
         same += last == self._written and number > 0
-        self._values[self._key] = self._written[: _MOST_REMEMBERED + 1], number + 1, same
+        self._values[self._key] = self._written, number + 1, same
 
     def _take_of_structure(self, byte: int, *, learns: bool) -> None:
         if self._before == _NUMBER:
             if byte not in b",:}]":
-                self._written += bytes([byte])
+                if len(self._written) <= _MOST_REMEMBERED:
+                    self._written += bytes([byte])
                 return
             self._before = _VALUE
             if learns and self._written in self.style.literals:

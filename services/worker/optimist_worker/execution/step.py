@@ -337,7 +337,8 @@ class Step:
             return proposal, indices
         if bounds.uses_windows:
             indices = self._windows.reindex(rows.slots, indices, grown.base)
-        return Proposal(grown.drafts), indices
+        drafts = grown.drafts
+        return Proposal(drafts.trim(self._read(drafts.num_tokens, drafts.width))), indices
 
     def _size(
         self, rows: FittedRows, drafts: Drafts, number: torch.Tensor, bounds: StepBounds

@@ -1,5 +1,6 @@
 """A grammar that an output follows: what may come next, and after each draft."""
 
+import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -35,6 +36,8 @@ _SURE = 0.9
 """Chance below which what comes next is a part of its own."""
 _MOST_BYTES = 256
 """Of what is drafted between values."""
+
+logger = logging.getLogger(__name__)
 
 Bits = npt.NDArray[np.uint8]
 """Bit i of byte b for token 8 * b + i, `[..., num_bytes]`."""
@@ -153,27 +156,38 @@ class Matcher:
         is_paused = len(self._token_ids) < self._drafts_from
         if is_paused or self._has_ended or self.fault is not None or self._matcher.is_error():
             return own
-        drafts = self._allow(own)
-        is_chain = all(parent == node - 1 for _, parent, node in own)
-        if is_chain and 0 < len(drafts) < len(own):
-            self._go_on(drafts, [draft.token_id for draft in drafts], limit, least_chance)
-        self._go_on(drafts, [], limit, least_chance)
-        if not self._matcher.is_error():
-            return drafts
+        try:
+            drafts = self._allow(own)
+            is_chain = all(parent == node - 1 for _, parent, node in own)
+            if is_chain and 0 < len(drafts) < len(own):
+                self._go_on(drafts, [draft.token_id for draft in drafts], limit, least_chance)
+            self._go_on(drafts, [], limit, least_chance)
+        except Exception as error:
+            # Drafts that fail cost drafts, and nothing else.
+            logger.error("a grammar drafts nothing for a while", exc_info=error)
+            self._renew()
+        else:
+            if not self._matcher.is_error():
+                return drafts
         self._drafts_from = len(self._token_ids) + _PAUSE
         return own
 
     def _allow(self, own: Sequence[FormDraft]) -> list[FormDraft]:
         """Returns the drafts that the grammar allows."""
+        indices, is_allowed = {-1: -1}, set[int]()
+        for leaf in {*range(len(own))} - {parent for _, parent, _ in own}:
+            path = [leaf]
+            while (parent := own[path[-1]].parent) >= 0:
+                path.append(parent)
+            path.reverse()
+            is_allowed.update(
+                path[: self._matcher.validate_tokens([own[i].token_id for i in path])]
+            )
         drafts: list[FormDraft] = []
-        paths: dict[int, tuple[int, list[int]]] = {-1: (-1, [])}
         for token_id, parent, node in own:
-            if parent in paths:
-                index, before = paths[parent]
-                path = [*before, token_id]
-                if self._matcher.validate_tokens(path) == len(path):
-                    paths[node] = len(drafts), path
-                    drafts.append(FormDraft(token_id, index, node))
+            if node in is_allowed:
+                indices[node] = len(drafts)
+                drafts.append(FormDraft(token_id, indices[parent], node))
         return drafts
 
     def _go_on(
@@ -190,14 +204,15 @@ class Matcher:
                 chance = max(chance, _CUT_CHANCE) if path else chance * _BESIDE
             ending = text.end_value()
             after = None if path else (text.num_closed, ending)
-        if chance <= least_chance or matcher.try_consume_tokens(path) < len(path):
+        if chance <= least_chance or any(map(self._is_end, path)):
             return
         if after is None or after != self._after_value:
             # What comes after a value does not depend on what is in it.
+            matcher.consume_tokens(path)
             self._next = self._write(text, ending)
+            matcher.rollback(len(path))
             # It may not be able to end yet.
             self._after_value = after if self._next[0][0][0] else None
-        matcher.rollback(len(path))
         new = self._choose(*self._next, chance, least_chance)
         new = new[: matcher.validate_tokens([*path, *new]) - len(path)]
         _graft(drafts, path, new[: limit - len(drafts)])

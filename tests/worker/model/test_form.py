@@ -1,0 +1,198 @@
+"""What a grammar drafts is a tree that it allows, and changes no token of any output.
+
+Keys and what is between values cost no passes once an answer of the same style was seen.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from optimist_common.drafts import FORM
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.form import Style
+from optimist_worker.core.plan import StepResult, WindowUpdate
+from optimist_worker.model.matcher import FormDraft, GrammarRow, Matcher, compile_grammar
+from optimist_worker.runner.runner import Runner
+from tests.stack import BUNDLED_MODEL
+from tests.worker.drafters.drafting import SHAPES, drafting_runner
+from tests.worker.model.test_matcher import END, END_ONLY, ORACLE, TOKENIZER, of_json
+from tests.worker.step import generate
+
+STYLES: list[Callable[[object], str]] = [
+    lambda value: json.dumps(value, ensure_ascii=False),
+    lambda value: json.dumps(value, ensure_ascii=False, indent=2),
+    lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")),
+]
+
+QUICK = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A failure is not made smaller: that takes minutes of passes."""
+
+words = st.text('ab"\\é,{ ', max_size=8)
+leaves = (
+    words.map(lambda word: ({"type": "string"}, word))
+    | st.integers(-20, 4000).map(lambda number: ({"type": "integer"}, number))
+    | st.booleans().map(lambda flag: ({"type": "boolean"}, flag))
+    | st.sampled_from(["red", "green", "greenish"]).map(
+        lambda one: ({"enum": ["red", "green", "greenish", None]}, one)
+    )
+)
+
+
+def objects(members: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Schemas of objects, with a value of each."""
+
+    def build(pairs: dict[str, tuple[Any, Any]]) -> tuple[Any, Any]:
+        schema = {
+            "type": "object",
+            "properties": {name: schema for name, (schema, _) in pairs.items()},
+            "required": [name for number, name in enumerate(pairs) if number % 3 < 2],
+            "additionalProperties": False,
+        }
+        return schema, {name: value for name, (_, value) in pairs.items()}
+
+    names = st.sampled_from(["name", "size", "unit", "a", "is it"])
+    return st.dictionaries(names, members, min_size=1, max_size=4).map(build)
+
+
+def lists(members: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.tuples(members, st.integers(0, 3)).map(
+        lambda pair: ({"type": "array", "items": pair[0][0]}, [pair[0][1]] * pair[1])
+    )
+
+
+answers = objects(st.recursive(leaves, lambda inner: objects(inner) | lists(inner), max_leaves=6))
+
+
+def start(schema: dict[str, object], style: Style | None = None) -> Matcher:
+    grammar = of_json(schema)
+    return Matcher(ORACLE, grammar, compile_grammar(ORACLE, grammar), END_ONLY, (), style)
+
+
+def root_mask(matcher: Matcher) -> bytes:
+    masks = np.zeros((1, len(END_ONLY)), np.uint8)
+    matcher.fill(GrammarRow(0, []), masks)
+    return masks.tobytes()
+
+
+def count_passes(matcher: Matcher, token_ids: list[int], limit: int = 32) -> int:
+    """Says the tokens, with all that is drafted rightly in one pass."""
+    said = passes = 0
+    while said < len(token_ids):
+        drafts = matcher.draft(GrammarRow(0, []), limit, 0.01)
+        node, first = -1, said
+        while said < len(token_ids) and (node := find(drafts, node, token_ids[said])) >= 0:
+            said += 1
+        said = min(said + 1, len(token_ids))
+        matcher.commit(token_ids[first:said])
+        passes += 1
+    return passes
+
+
+def find(drafts: list[FormDraft], parent: int, token_id: int) -> int:
+    nodes = (i for i, one in enumerate(drafts) if (one.parent, one.token_id) == (parent, token_id))
+    return next(nodes, -1)
+
+
+@settings(max_examples=60, deadline=None, phases=QUICK)
+@given(answers, st.data())
+def test_drafts_are_a_tree_that_the_grammar_allows(answer: tuple[Any, Any], data: Any) -> None:
+    schema, value = answer
+    token_ids = TOKENIZER.encode(data.draw(st.sampled_from(STYLES))(value)).ids
+    at, size = data.draw(st.integers(0, len(token_ids))), data.draw(st.integers(0, 6))
+    parents = [data.draw(st.integers(-1, node - 1)) for node in range(size)]
+    others = st.integers(0, 2047) | st.sampled_from([*token_ids, END])
+    row = GrammarRow(0, [data.draw(others) for _ in parents], parents)
+    limit, least = data.draw(st.integers(size, 40)), data.draw(st.sampled_from([0.0, 0.01, 0.3]))
+    matcher = start(schema)
+    matcher.commit(token_ids[:at])
+    assert matcher.fault is None
+    before = root_mask(matcher)
+    drafts = matcher.draft(row, limit, least)
+    assert root_mask(matcher) == before
+    assert len(drafts) <= limit
+    bases = [one.base for one in drafts]
+    own = [base for base in bases if base >= 0]
+    assert own == sorted(own)
+    assert bases[: len(own)] == own
+    masks = np.zeros((1 + len(drafts), len(END_ONLY)), np.uint8)
+    tree = GrammarRow(0, [one.token_id for one in drafts], [one.parent for one in drafts])
+    matcher.fill(tree, masks)
+    for index, one in enumerate(drafts):
+        assert one.parent < index
+        if one.base >= 0:
+            assert one.token_id == row.token_ids[one.base]
+        assert masks[1 + one.parent][one.token_id // 8] >> one.token_id % 8 & 1
+    added = [(one.parent, one.token_id) for one in drafts if one.base < 0]
+    assert len(set(added)) == len(added)
+
+
+@pytest.mark.parametrize("write", STYLES)
+def test_keys_cost_no_passes(write: Callable[[object], str]) -> None:
+    item = {"label": "one", "size": 1, "is_new": True, "kind": "small"}
+    value = {"title": "list", "items": [item, item, item], "next": None}
+    fields = {
+        "label": {"type": "string"},
+        "size": {"type": "integer"},
+        "is_new": {"type": "boolean"},
+        "kind": {"enum": ["small", "large"]},
+    }
+    shape = {"type": "object", "properties": fields, "required": list(fields)}
+    shape["additionalProperties"] = False
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": {
+            "title": {"type": "string"},
+            "items": {"type": "array", "items": shape},
+            "next": {"type": ["string", "null"]},
+        },
+        "required": ["title", "items", "next"],
+        "additionalProperties": False,
+    }
+    token_ids = [*TOKENIZER.encode(write(value)).ids, END]
+    first = start(schema)
+    cold = count_passes(first, token_ids)
+    warm = count_passes(start(schema, first.style), token_ids)
+    assert cold < len(token_ids) / 2
+    # What the values cost alone, which may be two tokens longer with what is between them.
+    texts = [*[json.dumps(one) for one in item.values()] * 3, '"list"', "null"]
+    assert warm <= sum(len(TOKENIZER.encode(text).ids) for text in texts)
+    assert warm <= cold
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["exact sizes", "padded"])
+def runner(request: pytest.FixtureRequest) -> Runner:
+    return drafting_runner(BUNDLED_MODEL, "ngram", SHAPES["chain"], reads_sizes=request.param)
+
+
+@settings(max_examples=12, deadline=None, phases=QUICK)
+@given(answers, st.integers(0, 9), st.sampled_from([0.0, 0.7, 1.5]))
+def test_outputs_are_the_same_with_and_without_drafts(
+    runner: Runner, answer: tuple[Any, Any], seed: int, temperature: float
+) -> None:
+    schema, value = answer
+    sampling = SamplingParams(temperature=temperature, seed=seed, grammar=of_json(schema))
+    prompt = TOKENIZER.encode(json.dumps(value)).ids[:60]
+
+    def expect(output: list[int]) -> WindowUpdate:
+        # Half of it is wrong, and some of that forbidden.
+        window = [*plain[len(output) : len(output) + 5], 7, 9]
+        return WindowUpdate(0, len(output), window, [])
+
+    plain = generate(runner, prompt, 40, sampling=sampling)
+    assert generate(runner, prompt, 40, sampling=sampling, width=12) == plain
+    assert generate(runner, prompt, 40, sampling=sampling, width=12, predict=expect) == plain
+
+
+def test_tokens_of_the_form_are_counted_by_themselves(runner: Runner) -> None:
+    schema = {"const": {"a long key": "and a long value", "another key": 12}}
+    results: list[StepResult] = []
+    sampling = SamplingParams(grammar=of_json(schema))
+    generate(runner, [5, 6, 7], 20, sampling=sampling, width=12, note=results.append)
+    accepted = sum(int(one.num_form_accepted_tokens.sum()) for one in results)
+    assert 0 < accepted <= sum(int(one.num_form_drafted_tokens.sum()) for one in results)
+    assert FORM in {int(one.draft_sources[0]) for one in results}
