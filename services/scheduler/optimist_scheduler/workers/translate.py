@@ -122,6 +122,7 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
     message.least_chance = plan.least_chance
     if plan.max_drafter_tokens is not None:
         message.max_drafter_tokens = plan.max_drafter_tokens
+    message.num_form_tokens = plan.num_form_tokens
     for admission in plan.admissions:
         _write_admission(message.admissions.add(), admission)
     # Asked for once: each time protobuf makes an object for the field.

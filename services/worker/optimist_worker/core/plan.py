@@ -90,6 +90,8 @@ class Plan(NamedTuple):
     """Chance below which a draft that is looked up is not worth its time; 0 if all are."""
     max_drafter_tokens: int | None = None
     """Most drafts of a row that a drafter with a model makes; None: as many as planned."""
+    num_form_tokens: int = 0
+    """How many drafts of rows with a grammar are not for their windows."""
 
     def rows(self) -> Iterator[PlannedRow]:
         """Goes through the rows."""

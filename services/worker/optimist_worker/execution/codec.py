@@ -62,6 +62,8 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
     most = request.max_drafter_tokens if request.HasField("max_drafter_tokens") else None
     if most is not None and most < 0:
         raise PlanError(f"max_drafter_tokens: must be at least 0, not {most}")
+    if request.num_form_tokens < 0:
+        raise PlanError(f"num_form_tokens: must be at least 0, not {request.num_form_tokens}")
     return Plan(
         request.sequence,
         _released_slots(request.released_slots, sizes),
@@ -74,6 +76,7 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
         blocks,
         least_chance,
         most,
+        request.num_form_tokens,
     )
 
 
@@ -273,4 +276,5 @@ def write_plan(plan: Plan) -> worker_pb2.ExecuteRequest:
         new_blocks=to_bytes(plan.new_blocks),
         least_chance=plan.least_chance,
         max_drafter_tokens=plan.max_drafter_tokens,
+        num_form_tokens=plan.num_form_tokens,
     )

@@ -160,7 +160,10 @@ class Step:
         rows = fit_rows(self._table, *columns)
         watch.mark()
         width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
-        from_windows = self._draft_windows(rows, width, bounds)
+        limits = rows.limits
+        if masks is not None and bounds.num_form_tokens:
+            limits = masks.withhold(rows.slots, limits, bounds.num_form_tokens)
+        from_windows = self._draft_windows(rows, limits, width, bounds)
         proposal = self._draft(rows, from_windows.drafts, width, bounds)
         indices = from_windows.indices
         if masks is not None and bounds.has_grammar and width:
@@ -271,12 +274,12 @@ class Step:
         )
         return pack(outputs)
 
-    def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:
+    def _draft_windows(
+        self, rows: FittedRows, limits: torch.Tensor, width: int, bounds: StepBounds
+    ) -> WindowDrafts:
         if width == 0 or not bounds.uses_windows:
             return WindowDrafts(no_drafts(len(rows.slots), rows.slots.device), None)
-        drafts, indices = self._windows.draft(
-            rows.slots, rows.limits, width, has_trees=bounds.has_trees
-        )
+        drafts, indices = self._windows.draft(rows.slots, limits, width, has_trees=bounds.has_trees)
         drafts = drafts.trim(self._read(drafts.num_tokens, width))
         if self._reads and drafts.parents is not None and not drafts.is_tree.any():
             # What is left of a tree is often a chain, which is verified with less ado.

@@ -13,6 +13,7 @@ from optimist_common.errors import SetupError, one_line
 from optimist_common.grammar import matching_tokenizer
 from optimist_common.model_files.tokenizer import load_tokenizer
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
+from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.batch.slot_table import receive, send
 from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
 from optimist_worker.core.form import Style
@@ -158,6 +159,14 @@ class Masks:
             return None
         return f"grammar: {matcher.fault}"
 
+    def withhold(self, slots: torch.Tensor, limits: torch.Tensor, number: int) -> torch.Tensor:
+        """Returns how many drafts rows may have that are not from their grammars, `[num_rows]`.
+
+        Rows with a grammar keep `number` of their `limits` for that.
+        """
+        kept = torch.tensor([number * (slot in self._matchers) for slot in slots.tolist()])
+        return (limits - send(kept, limits.device)).clamp(min=0)
+
     def draft(
         self, slots: torch.Tensor, drafts: Drafts, limits: torch.Tensor, least_chance: float
     ) -> FormDrafts | None:
@@ -179,7 +188,9 @@ class Masks:
             number = numbers[index]
             above = None if parents is None else parents[index][:number]
             row = GrammarRow(slot, token_ids[index][:number], above)
-            grown[index] = self._matchers[slot].draft(row, limit, least_chance)
+            drafted = self._matchers[slot].draft(row, limit, least_chance)
+            is_tree = any(one.parent != node - 1 for node, one in enumerate(drafted))
+            grown[index] = drafted[:MOST_TREE_NODES] if is_tree else drafted
         return _grow(drafts, grown)
 
     def allowed(self, step: GrammarStep) -> torch.Tensor | None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
+from optimist_common.errors import one_line
 from optimist_common.grammar import MAX_LEXER_STATES, find_problem, find_reason, make_matcher
 from optimist_worker.core.form import FORCED_CHANCE, KNOWN_CHANCE, JsonText, Style
 
@@ -105,6 +106,7 @@ class Matcher:
         """Whether an end token has been committed; llguidance is never given one."""
         self._token_ids: list[int] = []
         self._num_passes = self._num_emitted = 0
+        self._is_drafting = True
         self._after_value: tuple[int, bytes] | None = None
         """Which value what was last written ahead comes after, see `JsonText.num_closed`."""
         self._next: tuple[list[tuple[bytes, float]], bool] = [], False
@@ -149,12 +151,12 @@ class Matcher:
 
         First come those that it has and the grammar allows; then what probably comes between
         values, where they end that the grammar has cut off, and at the top, where it may be a
-        branch. What ends a value saves one pass, so all of its tokens together must be worth that:
-        each costs `least_chance` of it. The grammar is not moved on.
+        branch. Each token takes the time in which passes bring `least_chance` tokens. The grammar
+        is not moved on.
         """
         own = [FormDraft(token_id, node, i) for i, (token_id, node) in enumerate(_nodes(row))]
-        is_paused = len(self._token_ids) < self._drafts_from
-        if is_paused or self._has_ended or self.fault is not None or self._matcher.is_error():
+        may_draft = self._is_drafting and len(self._token_ids) >= self._drafts_from
+        if not may_draft or self._has_ended or self.fault is not None or self._matcher.is_error():
             return own
         try:
             drafts = self._allow(own)
@@ -162,13 +164,16 @@ class Matcher:
             if is_chain and 0 < len(drafts) < len(own):
                 self._go_on(drafts, [draft.token_id for draft in drafts], limit, least_chance)
             self._go_on(drafts, [], limit, least_chance)
-        except Exception as error:
-            # Drafts that fail cost drafts, and nothing else.
-            logger.error("a grammar drafts nothing for a while", exc_info=error)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # Such as a tokenizer that panics at a text. It costs drafts, and nothing else.
+            logger.warning("a grammar drafts nothing for its request: %s", one_line(error))
+            self._is_drafting = False
             self._renew()
-        else:
-            if not self._matcher.is_error():
-                return drafts
+            return own
+        if not self._matcher.is_error():
+            return drafts
         self._drafts_from = len(self._token_ids) + _PAUSE
         return own
 
@@ -226,9 +231,10 @@ class Matcher:
     ) -> list[int]:
         """Returns the tokens of as many parts as bring the most; a chance is of the first.
 
-        See `_write`. A part that comes true saves a pass, which brings what others have brought.
+        See `_write`. A part that comes saves a pass, which brings what others have brought; its
+        tokens would take their time a pass later as well. They are lost if it does not come.
         """
-        worth = chance * (self._num_emitted + 1) / (self._num_passes + 1)
+        worth = (self._num_emitted + 1) / (self._num_passes + 1)
         best: list[int] = []
         most, gained, text, before = 0.0, 0.0, b"", 0
         for part, likely in parts:
@@ -236,7 +242,8 @@ class Matcher:
             token_ids = self._tokenize(text)
             if is_last and part is parts[-1][0] and self.style.end_token_id is not None:
                 token_ids = [*token_ids, self.style.end_token_id]
-            gained += worth * likely - least_chance * (len(token_ids) - before)
+            comes = chance * likely
+            gained += comes * worth - (1 - comes) * least_chance * (len(token_ids) - before)
             before = len(token_ids)
             if gained > most:
                 best, most = token_ids, gained

@@ -271,7 +271,7 @@ class Runner:
         needs, plan = state.sampling.needs(columns[0]), launched.plan
         bounds = find_bounds(
             *(rows, held, state.sizes.block_size, needs),
-            *(plan.least_chance, plan.max_drafter_tokens),
+            *(plan.least_chance, plan.max_drafter_tokens, plan.num_form_tokens),
         )
         launched.num_unseen = [slot.num_unseen for slot in held]
         for row, slot in zip(rows, held, strict=True):

@@ -8,6 +8,7 @@ import pytest
 
 from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.requests.config import FORM_BESIDE_WINDOWS
 from optimist_scheduler.core.requests.plan import NO_SLOTS
 from optimist_scheduler.core.results.check import ResultError
 from optimist_scheduler.core.width.acceptance import Drafter
@@ -184,12 +185,12 @@ def test_a_row_with_a_grammar_may_draft_from_its_form_alone_after_its_prompt(
     assert planned(situation)[0] == number
 
 
-def test_a_row_with_a_grammar_and_a_window_drafts_from_that() -> None:
+def test_a_row_with_a_grammar_drafts_from_its_form_beside_its_window() -> None:
     situation = forming()
     text = situation.add(0, [1, 2], 100, sampling=FORM)
     situation.step()
     assert set_window(situation.scheduler, "r0", make_window(1, -1, text[1:4]))
-    assert planned(situation) == [3]
+    assert planned(situation) == [3 + FORM_BESIDE_WINDOWS]
 
 
 @pytest.mark.parametrize(("us", "number"), [(10, 8), (1, 0)])

@@ -146,6 +146,7 @@ class ExecuteRequest(_message.Message):
     NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     LEAST_CHANCE_FIELD_NUMBER: _builtins.int
     MAX_DRAFTER_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_FORM_TOKENS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan; the result carries it back."""
     released_slots: _builtins.bytes
@@ -171,6 +172,8 @@ class ExecuteRequest(_message.Message):
     """Most drafts of a row that a drafter with a model makes in this pass, 0 for none; as many as
     num_draft_tokens if it is not set.
     """
+    num_form_tokens: _builtins.int
+    """How many of num_draft_tokens are not for the window, in rows of requests with a grammar."""
     @_builtins.property
     def admissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admission]:
         """Requests that take a slot with this plan."""
@@ -193,10 +196,11 @@ class ExecuteRequest(_message.Message):
         new_blocks: _builtins.bytes = ...,
         least_chance: _builtins.float = ...,
         max_drafter_tokens: _builtins.int | None = ...,
+        num_form_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens", "max_drafter_tokens", b"max_drafter_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens", "admissions", b"admissions", "least_chance", b"least_chance", "max_drafter_tokens", b"max_drafter_tokens", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens", "admissions", b"admissions", "least_chance", b"least_chance", "max_drafter_tokens", b"max_drafter_tokens", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_form_tokens", b"num_form_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_drafter_tokens: _TypeAlias = _typing.Literal["max_drafter_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_drafter_tokens: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens"]  # noqa: Y015

@@ -11,6 +11,8 @@ from optimist_scheduler.core.windows.window import MAX_NODES
 MAX_PIPELINE_STAGES = 16
 MOST_FORM_DRAFTS = 32
 """Most drafts of a row in one pass that come from the form of its answer."""
+FORM_BESIDE_WINDOWS = 12
+"""The same beside those of its window."""
 MOST_PADDED_FORM_DRAFTS = 8
 """The same where a pass takes their time even if they are not made."""
 
@@ -114,6 +116,11 @@ class EngineConfig(SchedulingOptions):
     def max_form_drafts(self) -> int:
         """Most drafts of a row and pass from the form of its answer."""
         return MOST_PADDED_FORM_DRAFTS if self.pads_passes else MOST_FORM_DRAFTS
+
+    @property
+    def form_beside(self) -> int:
+        """Most drafts of a row and pass from the form of its answer beside those of its window."""
+        return 0 if self.pads_passes else FORM_BESIDE_WINDOWS
 
     @property
     def max_draft_tokens(self) -> int:

@@ -56,6 +56,8 @@ class Plan:
     """Chance below which a draft from a lookup or a grammar is not worth its time."""
     max_drafter_tokens: int | None
     """Most drafts of a row that a drafter with a model makes; None for any other."""
+    num_form_tokens: int
+    """How many drafts of rows with a grammar are not for their windows."""
     is_ahead: bool
     """Whether plans were in flight before this one."""
     emits: Int32Array

@@ -140,6 +140,7 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         state.table.generation.take(slots),
         _find_least_chance(state, slots, known, drafts),
         _find_most_of_drafter(state, slots, len(decision.admitted)),
+        state.config.form_beside if np.count_nonzero(state.table.form_width.take(slots)) else 0,
         bool(state.in_flight),
         emits,
     )

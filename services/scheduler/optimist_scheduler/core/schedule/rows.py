@@ -169,8 +169,11 @@ def _choose_drafts(
         num_left = budget - total - int(np.add.reduce(drafts))
         of_form = _find_most_of_form(state, rows, left, total, has_window)
         made = _share_made(state, slots, rows, of_form, has_window, num_left)
-        drafts = np.where(has_window, drafts, made)
-    return drafts
+        beside = np.minimum(rows.form_width, state.config.form_beside) * (left <= 1)
+        room = np.maximum(rows.max_length - 1 - assumed, 0)
+        most = np.minimum(state.widths.limits.take(slots), room)
+        drafts = np.where(has_window, np.minimum(drafts + beside, np.maximum(most, drafts)), made)
+    return drafts.astype(np.int32)
 
 
 def share_prompts(

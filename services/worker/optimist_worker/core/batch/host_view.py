@@ -145,6 +145,7 @@ class StepBounds:
     least_chance: float = 0.0
     """See `Plan`."""
     max_drafter_tokens: int | None = None
+    num_form_tokens: int = 0
     """See `Plan`."""
 
     def rounded(self, max_num_batched_tokens: int, widest_cut: int | None = None) -> "StepBounds":
@@ -174,6 +175,7 @@ class StepBounds:
             num_unseen=_unseen(self.num_unseen, num_tokens),
             least_chance=0.0,
             max_drafter_tokens=None,
+            num_form_tokens=0,
             needs=self.needs._replace(cut_width=round_up(self.needs.cut_width))
             if widest_cut is None
             else self.needs.widened(widest_cut),
@@ -206,6 +208,7 @@ def find_bounds(
     needs: Needs,
     least_chance: float = 0.0,
     max_drafter_tokens: int | None = None,
+    num_form_tokens: int = 0,
 ) -> StepBounds:
     """Returns the bounds of a step; the slots have the blocks that the plan gives them."""
     lengths = [row.num_known_tokens + row.num_draft_tokens for row in rows]
@@ -234,4 +237,5 @@ def find_bounds(
         needs=needs,
         least_chance=least_chance,
         max_drafter_tokens=max_drafter_tokens,
+        num_form_tokens=num_form_tokens,
     )
