@@ -135,14 +135,18 @@ def test_drafts_are_a_tree_that_the_grammar_allows(answer: tuple[Any, Any], data
 def test_keys_cost_no_passes(write: Callable[[object], str]) -> None:
     item = {"label": "one", "size": 1, "is_new": True, "kind": "small"}
     value = {"title": "list", "items": [item, item, item], "next": None}
-    fields = {
+    fields: dict[str, object] = {
         "label": {"type": "string"},
         "size": {"type": "integer"},
         "is_new": {"type": "boolean"},
         "kind": {"enum": ["small", "large"]},
     }
-    shape = {"type": "object", "properties": fields, "required": list(fields)}
-    shape["additionalProperties"] = False
+    shape = {
+        "type": "object",
+        "properties": fields,
+        "required": list(fields),
+        "additionalProperties": False,
+    }
     schema: dict[str, object] = {
         "type": "object",
         "properties": {
@@ -191,7 +195,7 @@ def test_outputs_are_the_same_with_and_without_drafts(
 @pytest.mark.parametrize("reads_sizes", [True, False], ids=["exact sizes", "padded"])
 def test_tokens_of_the_form_are_counted_by_themselves(reads_sizes: bool) -> None:
     runner = drafting_runner(BUNDLED_MODEL, "ngram", SHAPES["chain"], reads_sizes=reads_sizes)
-    schema = {"const": {"a long key": "and a long value", "another key": 12}}
+    schema: dict[str, object] = {"const": {"a long key": "and a long value", "another key": 12}}
     results: list[StepResult] = []
     sampling = SamplingParams(grammar=of_json(schema))
     plain = generate(runner, [5, 6, 7], 20, sampling=sampling)
