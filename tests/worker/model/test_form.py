@@ -168,6 +168,20 @@ def test_keys_cost_no_passes(write: Callable[[object], str]) -> None:
     assert warm <= cold
 
 
+@pytest.mark.parametrize(("widths", "is_trusted"), [([1], True), ([1, 6, 3, 9, 2], False)])
+def test_white_space_that_differs_each_time_is_trusted_no_more(
+    widths: list[int], is_trusted: bool
+) -> None:
+    items: dict[str, object] = {"type": "array", "items": {"type": "integer"}}
+    text = "[" + ",".join(" " * widths[i % len(widths)] + str(i) for i in range(25)) + "]"
+    matcher = start(items)
+    for token_id in TOKENIZER.encode(text).ids:
+        matcher.draft(GrammarRow(0, []), 32, 0.0)
+        matcher.commit([token_id])
+    chance = matcher.style.find_guess_chance()
+    assert chance > 0.9 if is_trusted else chance < 0.7
+
+
 @pytest.fixture(scope="module")
 def runner() -> Runner:
     return drafting_runner(BUNDLED_MODEL, "ngram", SHAPES["chain"])

@@ -21,6 +21,10 @@ _NUMBER_HAZARD = 0.4
 """Chance that a number ends after one of its tokens."""
 _PRIOR_ENDS = 4.0
 """How many ends of values the first trust in their hazards weighs."""
+_PRIOR_GUESSES = 4.0
+"""How many guesses the first trust in them weighs."""
+_GUESS_MEMORY = 0.9
+"""What a guess leaves of the weight of those before."""
 _MEMORY = 0.98
 """What a token of a value leaves of the weight of those before."""
 _BEGINNING, _KEY, _VALUE, _NUMBER = b"bkvn"
@@ -35,6 +39,7 @@ class Style:
         self._spaces: dict[tuple[int, bool], tuple[bytes, bool]] = {}
         """The white space, or if it begins a line that of each level after that."""
         self._expected = self._ended = 0.0
+        self._guessed = self._right = 0.0
         self.end_token_id: int | None = None
         """What the last text ended with."""
         self.literals = [b"true", b"false", b"null"]
@@ -73,6 +78,15 @@ class Style:
         if alike is not None and (closes or before != ord(",")) and not alike[1]:
             return b"", False
         return alike
+
+    def learn_guess(self, *, was_right: bool) -> None:
+        """Takes note of whether what was guessed to come between values has come."""
+        self._guessed = _GUESS_MEMORY * self._guessed + 1
+        self._right = _GUESS_MEMORY * self._right + was_right
+
+    def find_guess_chance(self) -> float:
+        """Returns the chance that what is guessed to come between values does."""
+        return (self._right + _PRIOR_GUESSES) / (self._guessed + _PRIOR_GUESSES)
 
     def learn_end(self, hazard: float, *, has_ended: bool) -> None:
         """Takes note of whether a value has ended where it was expected to with a chance."""

@@ -107,6 +107,8 @@ class Matcher:
         self._token_ids: list[int] = []
         self._num_passes = self._num_emitted = 0
         self._is_drafting = True
+        self._guessed: int | None = None
+        """The next token, where one was drafted between values."""
         self._after_value: tuple[int, bytes] | None = None
         """Which value what was last written ahead comes after, see `JsonText.num_closed`."""
         self._next: tuple[list[tuple[bytes, float]], bool] = [], False
@@ -125,10 +127,10 @@ class Matcher:
 
     def commit(self, token_ids: Sequence[int]) -> None:
         """Moves on by emitted tokens; sets the fault if the grammar refuses one."""
-        self._num_passes, self._num_emitted = (
-            1 + self._num_passes,
-            len(token_ids) + self._num_emitted,
-        )
+        self._num_passes += 1
+        self._num_emitted += len(token_ids)
+        if self._guessed is not None and token_ids:
+            self.style.learn_guess(was_right=token_ids[0] == self._guessed)
         for token_id in token_ids:
             if self._has_ended or self.fault is not None:
                 return
@@ -154,6 +156,7 @@ class Matcher:
         branch. Each token takes the time in which passes bring `least_chance` tokens. The grammar
         is not moved on.
         """
+        self._guessed = None
         own = [FormDraft(token_id, node, i) for i, (token_id, node) in enumerate(_nodes(row))]
         may_draft = self._is_drafting and len(self._token_ids) >= self._drafts_from
         if not may_draft or self._has_ended or self.fault is not None or self._matcher.is_error():
@@ -201,8 +204,8 @@ class Matcher:
         """Adds what probably comes after a path of drafts, if it is worth its time."""
         matcher, text = self._matcher, self._text.copy()
         text.feed(self._tokenizer.decode_bytes(path))
-        ending, chance, after = b"", 1.0, None
-        if text.is_in_value:
+        ending, chance, after = b"", self.style.find_guess_chance(), None
+        if is_in_value := text.is_in_value:
             chance = text.find_end_chance()
             if drafts:
                 # Where its source goes on with what may not come, the value probably ends.
@@ -220,6 +223,8 @@ class Matcher:
             self._after_value = after if self._next[0][0][0] else None
         new = self._choose(*self._next, chance, least_chance)
         new = new[: matcher.validate_tokens([*path, *new]) - len(path)]
+        if new and not path and not is_in_value:
+            self._guessed = new[0]
         _graft(drafts, path, new[: limit - len(drafts)])
 
     def _choose(
@@ -285,27 +290,32 @@ class Matcher:
         # Special tokens are written after this byte, which is in no text.
         if forced and 0xFF not in forced:
             return forced, FORCED_CHANCE
-        if forced or (mask := self._find_mask()) is None:
+        if forced:
             return b"", 0.0
         if text.is_in_string:
             known = text.guess_value()
-            return known if known and self._allows(known[0]) else self._find_alternative(mask)
-        if np.bitwise_count(mask).sum(dtype=np.int64) > _MOST_BETWEEN:
-            return b"", 0.0
+            return known if known and self._allows(known[0]) else self._find_alternative()
         allowed = [(piece, chance) for piece, chance in text.guess() if self._allows(piece)]
-        if len(allowed) == 1:
-            return allowed[0][0], KNOWN_CHANCE
-        return allowed[0] if allowed else (b"", 0.0)
+        if not allowed or self._count_allowed() > _MOST_BETWEEN:
+            return b"", 0.0
+        return allowed[0] if len(allowed) > 1 else (allowed[0][0], KNOWN_CHANCE)
+
+    def _count_allowed(self) -> int:
+        mask = self._find_mask()
+        return 0 if mask is None else int(np.bitwise_count(mask).sum(dtype=np.int64))
 
     def _allows(self, piece: bytes) -> bool:
         token_ids = self._tokenize(piece)
         return self._matcher.validate_tokens(token_ids) == len(token_ids)
 
-    def _find_alternative(self, mask: Bits) -> tuple[bytes, float]:
+    def _find_alternative(self) -> tuple[bytes, float]:
         """Returns how the first of a few alternatives begins, and one in their number."""
-        token_ids = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
-        if len(token_ids) > _MOST_ALTERNATIVES:
+        if (
+            not 0 < self._count_allowed() <= _MOST_ALTERNATIVES
+            or (mask := self._find_mask()) is None
+        ):
             return b"", 0.0
+        token_ids = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
         pieces = [self._tokenizer.decode_bytes([token_id]) for token_id in token_ids.tolist()]
         starts = {piece[:1] for piece in pieces}
         first = min(starts)
