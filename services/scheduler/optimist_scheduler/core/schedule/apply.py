@@ -127,6 +127,7 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
     state.stats.num_plans += 1
     emits = _advance(state, slots, known, drafts)
     released, state.released_slots = state.released_slots, []
+    form_width = state.table.form_width.take(slots)
     plan = Plan(
         state.num_plans,
         released,
@@ -138,9 +139,9 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         num_new,
         new_blocks,
         state.table.generation.take(slots),
-        _find_least_chance(state, slots, known, drafts),
+        _find_least_chance(state, form_width, known, drafts),
         _find_most_of_drafter(state, slots, len(decision.admitted)),
-        state.config.form_beside if np.count_nonzero(state.table.form_width.take(slots)) else 0,
+        state.config.form_beside if np.count_nonzero(form_width) else 0,
         bool(state.in_flight),
         emits,
     )
@@ -149,9 +150,9 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
 
 
 def _find_least_chance(
-    state: SchedulerState, slots: SlotArray, known: Int32Array, drafts: Int32Array
+    state: SchedulerState, form_width: Int32Array, known: Int32Array, drafts: Int32Array
 ) -> float:
-    of_form = (state.table.form_width.take(slots) > 0) & (drafts > 0)
+    of_form = (form_width > 0) & (drafts > 0)
     has_form = np.count_nonzero(of_form) > 0
     if state.config.pads_passes or not (has_form or state.config.looks_up_selectively):
         return 0.0

@@ -164,16 +164,21 @@ def _choose_drafts(
             assumed,
             windows.find_first_hazards(slots, assumed),
         )
-    if state.config.drafter is not None or np.count_nonzero(rows.form_width):
+    has_forms = np.count_nonzero(rows.form_width) > 0
+    if state.config.drafter is not None or has_forms:
         has_window = (rows.window_end > assumed) | (drafts > 0)
         num_left = budget - total - int(np.add.reduce(drafts))
-        of_form = _find_most_of_form(state, rows, left, total, has_window)
+        of_form = np.zeros_like(drafts)
+        if has_forms:
+            of_form = _find_most_of_form(state, rows, left, total, has_window)
         made = _share_made(state, slots, rows, of_form, has_window, num_left)
-        beside = np.minimum(rows.form_width, state.config.form_beside) * (left <= 1)
-        room = np.maximum(rows.max_length - 1 - assumed, 0)
-        most = np.minimum(state.widths.limits.take(slots), room)
-        drafts = np.where(has_window, np.minimum(drafts + beside, np.maximum(most, drafts)), made)
-    return drafts.astype(np.int32)
+        if has_forms:
+            beside = np.minimum(rows.form_width, state.config.form_beside) * (left <= 1)
+            room = np.maximum(rows.max_length - 1 - assumed, 0)
+            most = np.minimum(state.widths.limits.take(slots), room)
+            drafts = np.minimum(drafts + beside, np.maximum(most, drafts))
+        drafts = np.where(has_window, drafts, made)
+    return drafts
 
 
 def share_prompts(
