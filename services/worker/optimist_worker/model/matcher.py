@@ -242,10 +242,10 @@ class Matcher:
         worth = (self._num_emitted + 1) / (self._num_passes + 1)
         best: list[int] = []
         most, gained, text, before = 0.0, 0.0, b"", 0
-        for part, likely in parts:
+        for left, (part, likely) in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
             text += part
             token_ids = self._tokenize(text)
-            if is_last and part is parts[-1][0] and self.style.end_token_id is not None:
+            if is_last and not left and self.style.end_token_id is not None:
                 token_ids = [*token_ids, self.style.end_token_id]
             comes = chance * likely
             gained += comes * worth - (1 - comes) * least_chance * (len(token_ids) - before)
@@ -296,13 +296,9 @@ class Matcher:
             known = text.guess_value()
             return known if known and self._allows(known[0]) else self._find_alternative()
         allowed = [(piece, chance) for piece, chance in text.guess() if self._allows(piece)]
-        if not allowed or self._count_allowed() > _MOST_BETWEEN:
+        if not allowed or (mask := self._find_mask()) is None or _count(mask) > _MOST_BETWEEN:
             return b"", 0.0
         return allowed[0] if len(allowed) > 1 else (allowed[0][0], KNOWN_CHANCE)
-
-    def _count_allowed(self) -> int:
-        mask = self._find_mask()
-        return 0 if mask is None else int(np.bitwise_count(mask).sum(dtype=np.int64))
 
     def _allows(self, piece: bytes) -> bool:
         token_ids = self._tokenize(piece)
@@ -310,10 +306,8 @@ class Matcher:
 
     def _find_alternative(self) -> tuple[bytes, float]:
         """Returns how the first of a few alternatives begins, and one in their number."""
-        if (
-            not 0 < self._count_allowed() <= _MOST_ALTERNATIVES
-            or (mask := self._find_mask()) is None
-        ):
+        mask = self._find_mask()
+        if mask is None or not 0 < _count(mask) <= _MOST_ALTERNATIVES:
             return b"", 0.0
         token_ids = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
         pieces = [self._tokenizer.decode_bytes([token_id]) for token_id in token_ids.tolist()]
@@ -418,6 +412,11 @@ def _graft(drafts: list[FormDraft], path: Sequence[int], new: Sequence[int]) -> 
             found[key] = len(drafts)
             drafts.append(FormDraft(token_id, node, -1))
         node = found[key]
+
+
+def _count(mask: Bits) -> int:
+    """Returns how many tokens a mask allows."""
+    return int(np.bitwise_count(mask).sum(dtype=np.int64))
 
 
 def depth_first(parents: Sequence[int]) -> list[int]:
