@@ -10,9 +10,12 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from optimist_aligner.algorithm import Follower
 from optimist_bench.forms.drafting import FormDrafter
 from optimist_bench.predictions.simulator import PRIOR_COST, PRIOR_TOKENS
+from optimist_common.drafts import TokenTree
 from optimist_worker.model.matcher import FormDraft, GrammarRow
 
 
@@ -85,13 +88,6 @@ def _draft(
 
 def find_path(drafts: Sequence[FormDraft], token_ids: Sequence[int]) -> list[int]:
     """Returns the nodes of the longest path from the root that agrees with some tokens."""
-    path: list[int] = []
-    for token_id in token_ids:
-        last = path[-1] if path else -1
-        for index in range(last + 1, len(drafts)):
-            if (drafts[index].parent, drafts[index].token_id) == (last, token_id):
-                path.append(index)
-                break
-        else:
-            break
-    return path
+    columns = [[one.token_id for one in drafts], [one.parent for one in drafts]]
+    tree = TokenTree.from_columns(*(np.array(column, np.int32) for column in columns))
+    return tree.walk(token_ids)

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from optimist_bench.forms.simulator import find_path
 from optimist_common.drafts import FORM
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.form import Style
 from optimist_worker.core.plan import StepResult, WindowUpdate
-from optimist_worker.model.matcher import FormDraft, GrammarRow, Matcher, compile_grammar
+from optimist_worker.model.matcher import GrammarRow, Matcher, compile_grammar
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
@@ -84,18 +85,11 @@ def count_passes(matcher: Matcher, token_ids: list[int], limit: int = 32) -> int
     said = passes = 0
     while said < len(token_ids):
         drafts = matcher.draft(GrammarRow(0, []), limit, 0.01)
-        node, first = -1, said
-        while said < len(token_ids) and (node := find(drafts, node, token_ids[said])) >= 0:
-            said += 1
-        said = min(said + 1, len(token_ids))
-        matcher.commit(token_ids[first:said])
+        emitted = token_ids[said : said + 1 + len(find_path(drafts, token_ids[said:]))]
+        matcher.commit(emitted)
+        said += len(emitted)
         passes += 1
     return passes
-
-
-def find(drafts: list[FormDraft], parent: int, token_id: int) -> int:
-    nodes = (i for i, one in enumerate(drafts) if (one.parent, one.token_id) == (parent, token_id))
-    return next(nodes, -1)
 
 
 @settings(max_examples=60, deadline=None, phases=QUICK)
