@@ -91,7 +91,7 @@ class Form:
         matcher = self._compiled.deep_copy()
         return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
 
-    def drafter(self, name: str, style: Style | None) -> FormDrafter:
+    def drafter(self, name: str, style: Style | None, prompt: Sequence[int]) -> FormDrafter:
         """Returns what drafts from the form; `name` is `forced` or `form`.
 
         The style is that of an answer before, as a worker keeps it.
@@ -100,7 +100,12 @@ class Form:
             return ForcedDrafter(self._compiled)
         language = self._language
         return Matcher(
-            language.grammar_tokenizer, self._grammar, self._compiled, language.end_only, (), style
+            language.grammar_tokenizer,
+            self._grammar,
+            self._compiled,
+            language.end_only,
+            style=style,
+            prompt=prompt,
         )
 
 
@@ -111,7 +116,8 @@ class Answer:
         text, predicted = kind.texts(style)
         self.kind, self.style, self._form = kind.name, style, form
         self.truth = [*language.encode(text), language.end]
-        self._predicted, prompt = language.encode(predicted), language.encode(kind.prompt)
+        self._predicted = language.encode(predicted)
+        self._prompt = prompt = language.encode(kind.prompt)
         predictions: dict[str, list[array[int]]] = {"prompt": [], "prediction": [self._predicted]}
         self._references = {
             name: language.aligner.prepare(Sources(texts, prompt))
@@ -126,7 +132,10 @@ class Answer:
         """Simulates the answer drafted in one of WAYS, after those whose styles were learned."""
         source, name = WAYS[way]
         follower = None if source is None else self._references[source].follow()
-        form = None if name is None else self._form.drafter(name, styles.get(self.style))
+        form = None
+        if name is not None:
+            read = self._prompt if source is not None else ()
+            form = self._form.drafter(name, styles.get(self.style), read)
         run = simulate(self.truth, follower, form, window, share)
         if isinstance(form, Matcher):
             styles[self.style] = form.style

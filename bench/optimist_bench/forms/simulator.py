@@ -16,7 +16,8 @@ from optimist_aligner.algorithm import Follower
 from optimist_bench.forms.drafting import FormDrafter
 from optimist_bench.predictions.simulator import PRIOR_COST, PRIOR_TOKENS
 from optimist_common.drafts import TokenTree
-from optimist_worker.model.matcher import FormDraft, GrammarRow
+from optimist_scheduler.core.requests.config import FORM_BESIDE_WINDOWS
+from optimist_worker.model.form_drafter import FormDraft, GrammarRow
 
 
 @dataclass
@@ -79,7 +80,8 @@ def simulate(
 def _draft(
     follower: Follower | None, form: FormDrafter | None, window: int, least: float
 ) -> Sequence[FormDraft]:
-    base = None if follower is None else follower.propose(window, least)
+    beside = 0 if form is None else FORM_BESIDE_WINDOWS
+    base = None if follower is None else follower.propose(window - beside, least)
     token_ids, parents = ([], []) if base is None else (base.token_ids, base.parents)
     if form is not None:
         return form.draft(GrammarRow(0, list(token_ids), list(parents)), window, least)

@@ -1,6 +1,7 @@
 """What a grammar drafts is a tree that it allows, and changes no token of any output.
 
-Keys and what is between values cost no passes once an answer of the same style was seen.
+Keys and what is between values cost no passes once an answer of the same style was seen, and values
+that the prompt has cost few.
 """
 
 import json
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from optimist_bench.forms.simulator import find_path
 from optimist_common.drafts import FORM
 from optimist_common.sampling import SamplingParams
+from optimist_worker.core.copies import Copies
 from optimist_worker.core.form import Style
 from optimist_worker.core.plan import StepResult, WindowUpdate
-from optimist_worker.model.matcher import GrammarRow, Matcher, compile_grammar
+from optimist_worker.model.form_drafter import GrammarRow
+from optimist_worker.model.matcher import Matcher, compile_grammar
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
@@ -69,9 +72,12 @@ def lists(members: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 answers = objects(st.recursive(leaves, lambda inner: objects(inner) | lists(inner), max_leaves=6))
 
 
-def start(schema: dict[str, object], style: Style | None = None) -> Matcher:
+def start(
+    schema: dict[str, object], style: Style | None = None, prompt: list[int] | None = None
+) -> Matcher:
     grammar = of_json(schema)
-    return Matcher(ORACLE, grammar, compile_grammar(ORACLE, grammar), END_ONLY, (), style)
+    compiled = compile_grammar(ORACLE, grammar)
+    return Matcher(ORACLE, grammar, compiled, END_ONLY, (), style, prompt or [])
 
 
 def root_mask(matcher: Matcher) -> bytes:
@@ -162,6 +168,47 @@ def test_keys_cost_no_passes(write: Callable[[object], str]) -> None:
     assert warm <= cold
 
 
+def test_values_that_the_prompt_has_cost_few_passes() -> None:
+    prompt = (
+        "Nadia Foster, 14 Orchard Row, Westbury, wrote: The export loses the last row. Paid 212.5."
+    )
+    value = {"name": "Nadia Foster", "street": "14 Orchard Row", "paid": 212.5}
+    texts: dict[str, object] = {name: {"type": "string"} for name in value}
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": texts | {"paid": {"type": "number"}},
+        "required": list(value),
+        "additionalProperties": False,
+    }
+    token_ids = [*TOKENIZER.encode(json.dumps(value)).ids, END]
+    alone = count_passes(start(schema), token_ids)
+    assert count_passes(start(schema, None, TOKENIZER.encode(prompt).ids), token_ids) <= alone / 2
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("ab 1,\nä", max_size=30), st.data())
+def test_copies_go_on_as_the_prompt_does(text: str, data: Any) -> None:
+    prompt = text.encode()
+    at = data.draw(st.integers(0, len(prompt)))
+    value = data.draw(st.binary(max_size=3) | st.just(prompt[at : at + 9]))
+    copies = Copies(prompt, Style())
+    for _ in range(2):
+        copies.begin()
+        for byte in value:
+            copies.write(byte)
+        for place in copies.places:
+            assert prompt[:place].endswith(value)
+        for place, begins in [*((one, False) for one in copies.places), (at, True)]:
+            pieces = copies.go_on(place, 0.9, begins=begins)
+            assert prompt[place:].startswith(b"".join(piece.text for piece in pieces))
+            chances = [0.9, *(piece.chance for piece in pieces)]
+            assert chances == sorted(chances, reverse=True)
+            assert all(piece.end_chance <= piece.chance for piece in pieces)
+        copies.end()
+        starts = [start for start, _ in copies.starts()]
+        assert starts == sorted(set(starts))
+
+
 @pytest.mark.parametrize(("widths", "is_trusted"), [([1], True), ([1, 6, 3, 9, 2], False)])
 def test_white_space_that_differs_each_time_is_trusted_no_more(
     widths: list[int], is_trusted: bool
@@ -172,7 +219,7 @@ def test_white_space_that_differs_each_time_is_trusted_no_more(
     for token_id in TOKENIZER.encode(text).ids:
         matcher.draft(GrammarRow(0, []), 32, 0.0)
         matcher.commit([token_id])
-    chance = matcher.style.find_guess_chance()
+    chance = matcher.style.guesses.value
     assert chance > 0.9 if is_trusted else chance < 0.7
 
 

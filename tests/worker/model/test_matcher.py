@@ -10,7 +10,8 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
 from optimist_worker.model import matcher as matcher_module
-from optimist_worker.model.matcher import GrammarRow, Matcher, compile_grammar
+from optimist_worker.model.form_drafter import GrammarRow
+from optimist_worker.model.matcher import Matcher, compile_grammar
 from tests.chaos.load.grammar import COSTLY
 from tests.stack import BUNDLED_MODEL
 

@@ -5,7 +5,8 @@ same way throughout. Drafts from a schema: ToolSpec (arXiv 2604.13519).
 """
 
 from collections.abc import Iterator
-from copy import copy
+from copy import copy, deepcopy
+from typing import Protocol
 
 FORCED_CHANCE = 0.99
 """That a model splits what is forced into tokens as its tokenizer does."""
@@ -21,25 +22,46 @@ _NUMBER_HAZARD = 0.4
 """Chance that a number ends after one of its tokens."""
 _PRIOR_ENDS = 4.0
 """How many ends of values the first trust in their hazards weighs."""
-_PRIOR_GUESSES = 4.0
-"""How many guesses the first trust in them weighs."""
+_PRIOR_WEIGHT = 4.0
+"""How many times what is first believed of a chance weighs."""
 _GUESS_MEMORY = 0.9
 """What a guess leaves of the weight of those before."""
 _MEMORY = 0.98
-"""What a token of a value leaves of the weight of those before."""
+"""The same of a token of a value, or of a chance that is learned."""
 _BEGINNING, _KEY, _VALUE, _NUMBER = b"bkvn"
 """What a text outside strings was last at, beside its punctuation."""
 
 
+class Chance:
+    """A chance that is learned from what came true; the last times weigh most."""
+
+    def __init__(self, first: float, memory: float = _MEMORY) -> None:
+        """Starts with what is first believed."""
+        self._first, self._memory = first, memory
+        self._right = self._seen = 0.0
+
+    def learn(self, *, was_right: bool) -> None:
+        """Takes note of whether it came true."""
+        self._right = self._memory * self._right + was_right
+        self._seen = self._memory * self._seen + 1
+
+    @property
+    def value(self) -> float:
+        """The chance."""
+        return (self._right + _PRIOR_WEIGHT * self._first) / (self._seen + _PRIOR_WEIGHT)
+
+
 class Style:
-    """White space by what is before it and whether a container ends after it; ends of values."""
+    """How an answer writes: white space between values, where they end, what they copy."""
 
     def __init__(self) -> None:
         """Knows nothing yet."""
         self._spaces: dict[tuple[int, bool], tuple[bytes, bool]] = {}
         """The white space, or if it begins a line that of each level after that."""
         self._expected = self._ended = 0.0
-        self._guessed = self._right = 0.0
+        self.guesses = Chance(1.0, _GUESS_MEMORY)
+        """That what is guessed to come between values does."""
+        self._chances: dict[tuple[bytes, int], Chance] = {}
         self.end_token_id: int | None = None
         """What the last text ended with."""
         self.literals = [b"true", b"false", b"null"]
@@ -47,9 +69,11 @@ class Style:
 
     def copy(self) -> "Style":
         """Returns one that goes on to learn by itself."""
-        other = copy(self)
-        other._spaces, other.literals = dict(self._spaces), self.literals[:]
-        return other
+        return deepcopy(self)
+
+    def chance(self, name: bytes, number: int, first: float) -> Chance:
+        """Returns a chance by its name and number, which begins with what is first believed."""
+        return self._chances.setdefault((name, number), Chance(first))
 
     def learn_space(self, before: int, space: bytes, depth: int, *, closes: bool) -> None:
         """Takes note of white space, and of the containers that are open after it."""
@@ -79,15 +103,6 @@ class Style:
             return b"", False
         return alike
 
-    def learn_guess(self, *, was_right: bool) -> None:
-        """Takes note of whether what was guessed to come between values has come."""
-        self._guessed = _GUESS_MEMORY * self._guessed + 1
-        self._right = _GUESS_MEMORY * self._right + was_right
-
-    def find_guess_chance(self) -> float:
-        """Returns the chance that what is guessed to come between values does."""
-        return (self._right + _PRIOR_GUESSES) / (self._guessed + _PRIOR_GUESSES)
-
     def learn_end(self, hazard: float, *, has_ended: bool) -> None:
         """Takes note of whether a value has ended where it was expected to with a chance."""
         self._expected = _MEMORY * self._expected + hazard
@@ -99,12 +114,25 @@ class Style:
         return min(scale * hazard, 0.9)
 
 
+class Values(Protocol):
+    """What follows the strings and numbers of a text that are no keys."""
+
+    def begin(self) -> None:
+        """One begins."""
+
+    def write(self, byte: int) -> None:
+        """It goes on by a byte."""
+
+    def end(self) -> None:
+        """It ends."""
+
+
 class JsonText:
     """Follows a text that has JSON in it, from its first brace or bracket on."""
 
-    def __init__(self, style: Style) -> None:
+    def __init__(self, style: Style, observer: Values) -> None:
         """Begins with nothing written; `style` is what is learned of it."""
-        self.style = style
+        self.style, self._observer = style, observer
         self._open: list[int] = []
         self._before, self._space = _BEGINNING, b""
         self.is_in_string = self._is_key = self._is_escaped = False
@@ -128,9 +156,13 @@ class JsonText:
         return self.is_in_string or self._before == _NUMBER
 
     @property
-    def is_open(self) -> bool:
-        """Whether a container is."""
-        return bool(self._open)
+    def begins_value(self) -> bool:
+        """Whether what comes next is the first byte of a value that is no literal."""
+        if self.is_in_string:
+            return not (self._is_key or self._written)
+        return self._before == ord(":") or (
+            self._before in b"[," and bool(self._open) and self._open[-1] == ord("[")
+        )
 
     def commit(self, token: bytes) -> None:
         """Goes on by a token, and learns the style from it."""
@@ -154,7 +186,7 @@ class JsonText:
         elif byte in b" \t\r\n":
             self._space += bytes([byte])
             if self._before == _NUMBER:
-                self._before = _VALUE
+                self._end_number(learns=learns)
         elif self._open or byte in b"{[":
             self._take_of_structure(byte, learns=learns)
         else:
@@ -168,10 +200,25 @@ class JsonText:
                 self._key = self._written
             elif learns:
                 self._learn_value()
+                self._observer.end()
             return
         self._is_escaped = byte == ord("\\") and not self._is_escaped
+        self._write(byte, learns=learns and not self._is_key)
+
+    def _write(self, byte: int, *, learns: bool) -> None:
         if len(self._written) <= _MOST_REMEMBERED:
             self._written += bytes([byte])
+        if learns:
+            self._observer.write(byte)
+
+    def _end_number(self, *, learns: bool) -> None:
+        self._before = _VALUE
+        if not learns:
+            return
+        self._observer.end()
+        if self._written in self.style.literals:
+            self.style.literals.remove(self._written)
+            self.style.literals.insert(0, self._written)
 
     def _learn_value(self) -> None:
         last, number, same = self._values.get(self._key, (b"", 0, 0))
@@ -181,13 +228,9 @@ class JsonText:
     def _take_of_structure(self, byte: int, *, learns: bool) -> None:
         if self._before == _NUMBER:
             if byte not in b",:}]":
-                if len(self._written) <= _MOST_REMEMBERED:
-                    self._written += bytes([byte])
+                self._write(byte, learns=learns)
                 return
-            self._before = _VALUE
-            if learns and self._written in self.style.literals:
-                self.style.literals.remove(self._written)
-                self.style.literals.insert(0, self._written)
+            self._end_number(learns=learns)
         closes = byte in b"}]"
         if learns:
             depth = len(self._open) - closes
@@ -196,14 +239,21 @@ class JsonText:
         if byte == ord('"'):
             self.is_in_string, self._written = True, b""
             self._is_key = self._open[-1] == ord("{") and self._before in b"{,"
+            if learns and not self._is_key:
+                self._observer.begin()
         elif byte in b"{[":
             self._open.append(byte)
             self._before = byte
         elif closes:
             self._open.pop()
             self._before = _VALUE if self._open else _BEGINNING
+        elif byte in b",:":
+            self._before = byte
         else:
-            self._before, self._written = byte if byte in b",:" else _NUMBER, bytes([byte])
+            self._before, self._written = _NUMBER, b""
+            if learns:
+                self._observer.begin()
+            self._write(byte, learns=learns)
 
     def _find_hazard(self) -> float:
         """Returns the chance that the value ends, before it is scaled; 0 if it cannot."""

@@ -18,7 +18,8 @@ from optimist_worker.core.batch.slot_table import receive, send
 from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
 from optimist_worker.core.form import Style
 from optimist_worker.core.plan import Admission
-from optimist_worker.model.matcher import FormDraft, GrammarRow, Matcher, compile_grammar
+from optimist_worker.model.form_drafter import FormDraft, GrammarRow
+from optimist_worker.model.matcher import Matcher, compile_grammar
 from optimist_worker.model.model import Model
 
 _MAX_KEPT = 2**20
@@ -99,15 +100,20 @@ class Masks:
 
     def open(self, admission: Admission) -> str | None:
         """Starts the grammar of a request; returns what is wrong with it, or None."""
-        output = [int(token) for token in admission.token_ids[admission.num_prompt_tokens :]]
+        token_ids, number = admission.token_ids, admission.num_prompt_tokens
+        prompt, output = (list(map(int, part)) for part in (token_ids[:number], token_ids[number:]))
         try:
-            self.start(admission.slot, admission.sampling.grammar, output)
+            self.start(admission.slot, admission.sampling.grammar, output, prompt)
         except ValueError as error:
             return str(error)
         return None
 
-    def start(self, slot: int, grammar: str, token_ids: Sequence[int] = ()) -> None:
+    def start(
+        self, slot: int, grammar: str, token_ids: Sequence[int] = (), prompt: Sequence[int] = ()
+    ) -> None:
         """Starts a slot's grammar in place of any before; `token_ids` are the output so far.
+
+        From the prompt's tokens values may be drafted.
 
         Raises ValueError if the grammar, in llguidance's dialect of Lark, is wrong, too large or
         too complex, matches nothing, or is not what the output follows; or if the model has no
@@ -123,7 +129,9 @@ class Masks:
             self._compiled[grammar] = compiled
             while len(self._compiled) > 1 and sum(map(len, self._compiled)) > _MAX_KEPT:
                 del self._compiled[next(iter(self._compiled))]
-            matcher = Matcher(tokenizer, grammar, compiled, self._end_only, token_ids, self._style)
+            matcher = Matcher(
+                tokenizer, grammar, compiled, self._end_only, token_ids, self._style, prompt
+            )
         except UnicodeEncodeError:
             raise ValueError("grammar is not valid Unicode") from None
         except (SetupError, ValueError) as error:

@@ -11,7 +11,7 @@ from optimist_scheduler.core.windows.window import MAX_NODES
 MAX_PIPELINE_STAGES = 16
 MOST_FORM_DRAFTS = 32
 """Most drafts of a row in one pass that come from the form of its answer."""
-FORM_BESIDE_WINDOWS = 12
+FORM_BESIDE_WINDOWS = 24
 """The same beside those of its window."""
 MOST_PADDED_FORM_DRAFTS = 8
 """The same where a pass takes their time even if they are not made."""
