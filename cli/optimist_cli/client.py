@@ -2,7 +2,7 @@
 
 import json
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,8 @@ class ChatRequest:
     """Only requests of the same salt share cached prompts."""
     include_speculation: bool = False
     """Whether usage tells what was drafted."""
+    schema: Mapping[str, Any] | None = None
+    """JSON schema that the answer follows."""
 
     def body(self) -> dict[str, Any]:
         """Returns the JSON body of a streaming request with token ids and usage."""
@@ -49,6 +51,9 @@ class ChatRequest:
         for name in ("max_tokens", "seed", "cache_salt"):
             if (value := getattr(self, name)) is not None:
                 body[name] = value
+        if self.schema is not None:
+            schema = {"name": "answer", "schema": self.schema, "strict": True}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self.include_speculation:
             body["include_speculation"] = True
         if self.num_choices > 1:

@@ -114,6 +114,7 @@ class Asker:
                     temperature=0.0 if prompt.seed is None else 1.0,
                     seed=prompt.seed,
                     cache_salt=cache_salt or None,
+                    schema=prompt.schema,
                 )
             )
             for messages in conversation

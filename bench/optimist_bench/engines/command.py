@@ -58,7 +58,7 @@ class EnginesSettings(ServiceSettings):
         ["1", "8"], description="numbers of requests at a time, with commas"
     )
     workloads: Annotated[CommaSeparated, names(WORKLOADS, required=True)] = Field(
-        list(WORKLOADS), description="workloads to measure, with commas"
+        list(WORKLOADS[:-1]), description="workloads to measure, with commas"
     )
     prompts: int = Field(
         4,

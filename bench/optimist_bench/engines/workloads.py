@@ -2,16 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import cycle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import optimist_common
+from optimist_bench.forms.kinds import load_kinds
 from optimist_common.errors import SetupError
+from optimist_gateway.core.request import JsonContent
 from optimist_training.data.options import read_json_lines
 
-WORKLOADS = ("rewrite", "rewrite-predicted", "wrong-predicted", "chat", "edit-agent")
+WORKLOADS = ("rewrite", "rewrite-predicted", "wrong-predicted", "chat", "edit-agent", "forms")
 SAMPLED = ("wrong-predicted", "chat")
 """At temperature 1; the others are greedy."""
 OWN_SOURCES = Path(optimist_common.__file__).parent
@@ -61,6 +64,8 @@ class Prompt:
     """Sampled with it at temperature 1; None: greedy."""
     replies: tuple[tuple[str, str], ...] = ()
     """Of a conversation: what the assistant is taken to have answered, and what is said next."""
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    """JSON schema that the answer follows."""
 
     def conversation(self) -> list[list[dict[str, str]]]:
         """Returns the messages of each request: all that was said so far."""
@@ -93,6 +98,8 @@ def make_prompts(workload: str, files: str, num_prompts: int, num_streams: int =
     wanted = max(num_prompts, num_streams)
     if workload == "chat":
         return [Prompt(_question(number), seed=number) for number in range(wanted)]
+    if workload == "forms":
+        return list(islice(cycle(_forms()), wanted))
     texts = read_files(files)
     # Few files are of many kinds too.
     texts = [text for _, text in sorted(enumerate(texts), key=lambda each: each[0] * _SPREAD % 1)]
@@ -113,6 +120,15 @@ def make_prompts(workload: str, files: str, num_prompts: int, num_streams: int =
     if len(prompts) < num_streams:
         raise SetupError(f"--streams: {workload} has {len(prompts)} requests, not {num_streams}")
     return prompts[:wanted]
+
+
+def _forms() -> Iterator[Prompt]:
+    """Iterates over the documents that `bench forms` simulates."""
+    for kind in load_kinds().values():
+        content = kind.structure.content
+        if isinstance(content, JsonContent) and "properties" in content.schema:
+            text = f"{kind.prompt}\n\nGive the data above as JSON."
+            yield Prompt(text, schema=content.schema)
 
 
 def _question(number: int) -> str:
