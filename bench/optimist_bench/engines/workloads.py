@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import optimist_common
-from optimist_bench.forms.kinds import load_kinds
+from optimist_bench.harness.kinds import load_kinds
 from optimist_common.errors import SetupError
 from optimist_gateway.core.request import JsonContent
 from optimist_training.data.options import read_json_lines

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from optimist_aligner import Aligner
 from optimist_aligner.text.sources import Sources
 from optimist_bench.forms.drafting import ForcedDrafter, FormDrafter
-from optimist_bench.forms.kinds import STYLES, Kind, load_kinds
 from optimist_bench.forms.simulator import Run, simulate
 from optimist_bench.harness.command import format_table, names, run_command
+from optimist_bench.harness.kinds import STYLES, Kind, load_kinds
 from optimist_bench.harness.pair import load_tokenizer, load_vocabulary
 from optimist_common.grammar import matching_tokenizer
 from optimist_common.settings import CommaSeparated, ServiceSettings
