@@ -80,6 +80,7 @@ class Copies:
             self._begins(rank).learn(was_right=start == begin)
         if self.places:
             self._last = self.places[0]
+        self.places = []
 
     def starts(self) -> Iterator[tuple[int, float]]:
         """Iterates over where the next value may begin in the prompt, each with its chance."""

@@ -156,6 +156,15 @@ class JsonText:
         return self.is_in_string or self._before == _NUMBER
 
     @property
+    def digit_place(self) -> bytes | None:
+        """Where a digit may come next: in a number, after one in a string, as a value's first."""
+        if self._before == _NUMBER:
+            return b"number"
+        if self.is_in_string:
+            return b"string" if self._written[-1:].isdigit() and not self._is_key else None
+        return b"value" if self.begins_value else None
+
+    @property
     def begins_value(self) -> bool:
         """Whether what comes next is the first byte of a value that is no literal."""
         if self.is_in_string:

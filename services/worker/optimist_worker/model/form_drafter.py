@@ -15,7 +15,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
 from optimist_worker.core.copies import Copies, Piece
-from optimist_worker.core.form import FORCED_CHANCE, KNOWN_CHANCE, JsonText, Style
+from optimist_worker.core.form import FORCED_CHANCE, KNOWN_CHANCE, Chance, JsonText, Style
 
 _CUT_CHANCE = 0.6
 """That a value ends where a draft of it may not go on as its source does."""
@@ -35,6 +35,8 @@ _MOST_BYTES = 256
 """Of what is drafted between values."""
 _NEXT_PLACE = 0.3
 """How likely a value is to be at each further place, of how likely it is at the one before."""
+_DIGIT_CHANCE = 0.06
+"""That a certain digit comes where one may, before it is learned."""
 _MOST_PLACES = _MOST_ENDS = 3
 """Places of a value that are drafted from, and ends of it at each."""
 
@@ -76,6 +78,8 @@ class _Between(NamedTuple):
     """Whether the output ends with it."""
     begins_value: bool
     """Whether a value begins after it that may be copied."""
+    digit_place: bytes | None
+    """See `JsonText.digit_place`."""
 
 
 class FormDrafter:
@@ -99,11 +103,16 @@ class FormDrafter:
         """The next token, where one was drafted between values."""
         self._after_value: tuple[int, bytes] | None = None
         """Which value what was last written ahead comes after, see `JsonText.num_closed`."""
-        self._between = _Between([], is_last=False, begins_value=False)
+        self._between = _Between([], is_last=False, begins_value=False, digit_place=None)
+        split = [(digit, self._tokenize(bytes([digit]))) for digit in b"0123456789"]
+        self._digits = [(token_ids[0], digit) for digit, token_ids in split if len(token_ids) == 1]
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Goes on by tokens that are there already."""
         for token_id in token_ids:
+            if (place := self._text.digit_place) is not None:
+                for one, digit in self._digits:
+                    self._digit(place, digit).learn(was_right=one == token_id)
             self._text.commit(self._tokenizer.decode_bytes([token_id]))
 
     def commit(self, token_ids: Sequence[int], end: int | None) -> None:
@@ -128,16 +137,18 @@ class FormDrafter:
         branch; then what a value may copy. Each token takes the time in which passes bring
         `least_chance` tokens. The matcher stands at the end of the output, and stays there.
         """
-        tree = _Tree(matcher, _allow(matcher, own), limit)
+        tree = _Tree(matcher, _allow(matcher, own), limit, least_chance)
         is_chain = all(parent == node - 1 for _, parent, node in own)
         if is_chain and 0 < len(tree.drafts) < len(own):
-            self._go_on(tree, [draft.token_id for draft in tree.drafts], least_chance)
-        self._go_on(tree, [], least_chance)
+            self._go_on(tree, [draft.token_id for draft in tree.drafts])
+        self._go_on(tree, [])
         if self._text.begins_value:
-            self._begin(tree, b"", [], 1.0, least_chance)
+            self._begin(tree, b"", [], 1.0)
+        if not self._copies.places:
+            self._add_digits(tree, self._text.digit_place, [], 1.0)
         return tree.drafts
 
-    def _go_on(self, tree: "_Tree", path: list[int], least_chance: float) -> None:
+    def _go_on(self, tree: "_Tree", path: list[int]) -> None:
         """Adds what probably comes after a path of drafts, if it is worth its time."""
         if any(map(self._is_end, path)):
             return
@@ -145,20 +156,22 @@ class FormDrafter:
         text.feed(self._tokenizer.decode_bytes(path))
         if not text.is_in_value:
             chance = self.style.guesses.value
-            between = self._write(tree.matcher, path, text, b"") if chance > least_chance else None
+            between = (
+                self._write(tree.matcher, path, text, b"") if chance > tree.least_chance else None
+            )
         else:
             chance = text.find_end_chance()
             if tree.drafts:
                 # Where its source goes on with what may not come, the value probably ends.
                 chance = max(chance, _CUT_CHANCE) if path else chance * _BESIDE
-            is_left = chance > least_chance or (not path and self._copies.places)
+            is_left = chance > tree.least_chance or (not path and self._copies.places)
             between = self._end_value(tree, path, text) if is_left else None
         if between is not None:
-            new = self._add(tree, path, b"", between, chance, least_chance)
+            new = self._add(tree, path, b"", between, chance)
             if new and not path and not self._text.is_in_value:
                 self._guessed = new[0]
         if not path and between is not None and self._text.is_in_value:
-            self._copy(tree, between, least_chance)
+            self._copy(tree, between)
 
     def _end_value(self, tree: "_Tree", path: list[int], text: JsonText) -> _Between:
         """Returns what comes if the value ends after a path of drafts."""
@@ -171,17 +184,17 @@ class FormDrafter:
             self._after_value = after if self._between.parts[0][0] else None
         return self._between
 
-    def _copy(self, tree: "_Tree", between: _Between, least_chance: float) -> None:
+    def _copy(self, tree: "_Tree", between: _Between) -> None:
         """Adds what a value may copy from the prompt, and what comes where it may end there."""
         for rank, place in enumerate(self._copies.places[:_MOST_PLACES]):
             pieces = self._copies.go_on(place, _NEXT_PLACE**rank)
-            self._add_words(tree, b"", [], pieces, least_chance)
+            self._add_words(tree, b"", [], pieces)
             texts = list(accumulate(piece.text for piece in pieces))
             ends = sorted(
                 zip(texts, pieces, strict=True), key=lambda one: one[1].end_chance, reverse=True
             )
             for text, piece in ends[:_MOST_ENDS]:
-                self._add(tree, [], text, between, piece.end_chance, least_chance)
+                self._add(tree, [], text, between, piece.end_chance)
 
     def _add(
         self,
@@ -190,19 +203,19 @@ class FormDrafter:
         text: bytes,
         between: _Between,
         chance: float,
-        least_chance: float,
     ) -> list[int]:
         """Adds what comes between values after a path and a text; returns its tokens."""
-        if chance <= least_chance or not between.parts[0][0] + text:
+        if chance <= tree.least_chance or not between.parts[0][0] + text:
             return []
         (first, _), *rest = between.parts
         parts = [(text + first, chance), *((part, chance * likely) for part, likely in rest)]
         num_there = len(self._tokenize(text)) if text else 0
-        new, size = self._choose(parts, least_chance, num_there, is_last=between.is_last)
+        new, size = self._choose(tree, parts, num_there, is_last=between.is_last)
         num_valid = tree.add(path, new)
         if between.begins_value and size == len(parts) and num_valid == len(new) and not path:
             written = b"".join(part for part, _ in parts)
-            self._begin(tree, written, new, parts[-1][1], least_chance)
+            self._begin(tree, written, new, parts[-1][1])
+            self._add_digits(tree, between.digit_place, new, parts[-1][1])
         return new[:num_valid]
 
     def _begin(
@@ -211,13 +224,29 @@ class FormDrafter:
         written: bytes,
         before: list[int],
         chance: float,
-        least_chance: float,
     ) -> None:
         """Adds how a value may begin after what is `written`, in tokens `before`."""
         for start, likely in self._copies.starts():
-            if self._is_worth(chance * likely, least_chance):
+            if self._is_worth(tree, chance * likely):
                 pieces = self._copies.go_on(start, chance * likely, begins=True)
-                self._add_words(tree, written, before, pieces, least_chance)
+                self._add_words(tree, written, before, pieces)
+
+    def _add_digits(
+        self,
+        tree: "_Tree",
+        place: bytes | None,
+        before: list[int],
+        chance: float,
+    ) -> None:
+        """Adds the digits that are likely enough to come next, where one may."""
+        if place is None or tree.has_others:
+            return
+        for token_id, digit in self._digits:
+            if self._is_worth(tree, chance * self._digit(place, digit).value):
+                tree.add(before, [token_id])
+
+    def _digit(self, place: bytes, digit: int) -> Chance:
+        return self.style.chance(place, digit, _DIGIT_CHANCE)
 
     def _add_words(
         self,
@@ -225,19 +254,18 @@ class FormDrafter:
         written: bytes,
         before: list[int],
         pieces: Sequence[Piece],
-        least_chance: float,
     ) -> None:
         """Adds as many words as are worth it after a text that is `before` in tokens."""
-        if not pieces or not self._is_worth(pieces[0].chance, least_chance):
+        if not pieces or not self._is_worth(tree, pieces[0].chance):
             return
         parts = [(piece.text, piece.chance) for piece in pieces]
         parts[0] = written + parts[0][0], parts[0][1]
-        new, _ = self._choose(parts, least_chance, len(before), is_last=False)
+        new, _ = self._choose(tree, parts, len(before), is_last=False)
         if new[: len(before)] == before:
             tree.add([], new)
 
-    def _is_worth(self, chance: float, least_chance: float) -> bool:
-        return chance * self._rate > (1 - chance) * least_chance
+    def _is_worth(self, tree: "_Tree", chance: float) -> bool:
+        return chance * self._rate > (1 - chance) * tree.least_chance
 
     @property
     def _rate(self) -> float:
@@ -245,8 +273,8 @@ class FormDrafter:
 
     def _choose(
         self,
+        tree: "_Tree",
         parts: Sequence[tuple[bytes, float]],
-        least_chance: float,
         before: int,
         *,
         is_last: bool,
@@ -265,7 +293,7 @@ class FormDrafter:
             token_ids = self._tokenize(text)
             if is_last and number == len(parts) and self.style.end_token_id is not None:
                 token_ids = [*token_ids, self.style.end_token_id]
-            gained += comes * worth - (1 - comes) * least_chance * (len(token_ids) - before)
+            gained += comes * worth - (1 - comes) * tree.least_chance * (len(token_ids) - before)
             before = len(token_ids)
             if gained > most:
                 best, size, most = token_ids, number, gained
@@ -295,7 +323,7 @@ class FormDrafter:
         is_last = matcher.is_stopped()
         if num_consumed:
             matcher.rollback(num_consumed)
-        return _Between(parts, is_last, text.begins_value)
+        return _Between(parts, is_last, text.begins_value, text.digit_place)
 
     def _find_next(self, matcher: LLMatcher, text: JsonText) -> tuple[bytes, float]:
         """Returns what has to come where the matcher stands, or probably does; else nothing."""
@@ -341,10 +369,14 @@ class FormDrafter:
 
 
 class _Tree:
-    """The drafts of a row, of which no two are the same."""
+    """The drafts of a row, of which no two are the same; see `FormDrafter.draft`."""
 
-    def __init__(self, matcher: LLMatcher, drafts: list[FormDraft], limit: int) -> None:
-        self.matcher, self.drafts, self._limit = matcher, drafts, limit
+    def __init__(
+        self, matcher: LLMatcher, drafts: list[FormDraft], limit: int, least_chance: float
+    ) -> None:
+        self.matcher, self.drafts = matcher, drafts
+        self.least_chance, self._limit = least_chance, limit
+        self.has_others = bool(drafts)
         self._found = {(one.parent, one.token_id): index for index, one in enumerate(drafts)}
 
     def add(self, path: Sequence[int], new: Sequence[int]) -> int:
