@@ -106,6 +106,7 @@ NOW, CITY = '"\\"now\\""', '"\\"weather\\""'
 CHOICES: list[tuple[Fields, list[str], list[str]]] = [
     ({"tool_choice": None}, ["PLAIN", CITY, NOW], []),
     ({"tool_choice": "auto"}, ["PLAIN"], []),
+    ({"tool_choice": {"type": "auto"}}, ["PLAIN"], []),
     ({"tool_choice": "required"}, [CITY, NOW, "call)*"], ["PLAIN"]),
     ({"tool_choice": "required", "parallel_tool_calls": False}, [CITY], ["call)*"]),
     ({"tool_choice": named("now")}, [NOW], ["PLAIN", "weather"]),
@@ -153,8 +154,9 @@ FORMATS: list[tuple[Fields, str]] = [
     (schema(WEATHER), '"city"'),
     (NO_SCHEMA, '"object"'),
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": WEATHER}}}, '"city"'),
-    # llama.cpp's and others' form of a schema
+    # llama.cpp's and others' forms of a schema
     ({"response_format": {"type": "json_object", "schema": WEATHER}}, '"city"'),
+    ({"response_format": {"type": "json_schema", "schema": WEATHER}}, '"city"'),
     (structured(json=WEATHER), '"city"'),
     (structured(regex="a/b"), r"/a\/b/"),
     ({"guided_json": json.dumps(WEATHER)}, '"city"'),
@@ -216,7 +218,7 @@ def with_tools(choice: Any, tools: Any = TOOLS) -> Fields:
 LONG_TEXT = json.dumps({"a": "x" * 190_000})
 PLACE, FUNCTION = "response_format.json_schema.schema", "tools[0].function"
 REFUSED: list[tuple[Fields, str]] = [
-    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
+    ({"tools": [{"type": 5}]}, "tools[0].type"),
     ({"tools": function(name="a b")}, f"{FUNCTION}.name"),
     ({"tools": function(name="a" * 129)}, f"{FUNCTION}.name"),
     ({"tools": function(parameters={"type": "array"}, strict=True)}, f"{FUNCTION}.parameters"),

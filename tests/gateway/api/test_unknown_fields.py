@@ -34,6 +34,7 @@ UNKNOWN: list[tuple[str, Fields, str]] = [
     (CHAT, said(**CACHED), "messages[].cache_control"),
     (CHAT, {"tools": [TOOL | CACHED]}, "tools[].cache_control"),
     (CHAT, {"tools": [{**TOOL, "function": FUNCTION | CACHED}]}, "tools[].function.cache_control"),
+    (CHAT, {"tools": [{"type": "web_search"}, TOOL]}, "tools[].type=web_search"),
     (
         CHAT,
         {"prediction": {"type": "content", "content": "a"} | CACHED},
@@ -69,6 +70,14 @@ async def test_they_are_ignored_and_named(
     response = await gateway.post(path, **fields)
     assert response.status_code == 200, response.text
     assert response.headers["x-ignored-fields"] == named
+
+
+@pytest.mark.parametrize("stop", ["", [""], ["", "END", None]])
+async def test_empty_stop_strings_are_none(gateway: Gateway, stop: Any) -> None:
+    gateway.say("a END b")
+    answer = await gateway.answer(CHAT, **said(), stop=stop)
+    text = answer["choices"][0]["message"]["content"]
+    assert text == ("a " if "END" in stop else "a END b")
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])

@@ -1,4 +1,4 @@
-"""Wrong paths and methods, of which errors name the right ones; HEAD."""
+"""Wrong paths and methods, of which errors name the right ones; slashes too many; HEAD."""
 
 import httpx
 import pytest
@@ -25,7 +25,13 @@ async def test_a_base_url_with_v1_twice_or_not_at_all(
     assert error["message"] == f"no such endpoint: POST {path} (did you mean {right}?)"
 
 
-@pytest.mark.parametrize("path", ["/none", "/v1/embeddings", "/v1/", "/" + "a" * 5000])
+@pytest.mark.parametrize("path", ["/v1//models", "//v1/models/", "/v1/models/"])
+async def test_slashes_too_many_are_one(gateway: Gateway, path: str) -> None:
+    response = await ask(gateway, "GET", path)
+    assert response.json()["object"] == "list"
+
+
+@pytest.mark.parametrize("path", ["/none", "/v1/embeddings", "/v1", "/" + "a" * 5000])
 async def test_what_is_not_there_is_said_so(gateway: Gateway, path: str) -> None:
     error = error_of(await ask(gateway, "POST", path), 404)
     assert error["code"] == "unknown_url"

@@ -5,6 +5,7 @@ Whoever exceeds a limit gets one answer and is dropped. uvicorn accepts connecti
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -188,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
             # The body of the answer to HEAD is left out.
             "method": "GET" if method == b"HEAD" else method.decode("ascii"),
             "scheme": self._scheme,
-            "path": unquote(url.path.decode("ascii")),
+            "path": _path(url.path),
             "raw_path": url.path,
             "query_string": url.query or b"",
             "root_path": "",
@@ -284,6 +285,11 @@ def _new_parser(connection: HttpConnection) -> Any:
     # What follows a request that closes is looked at, too.
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
+
+
+def _path(raw: bytes) -> str:
+    """Returns a path without the slashes that base URLs often have too many of."""
+    return re.sub("//+", "/", unquote(raw.decode("ascii"))).rstrip("/") or "/"
 
 
 def _address(transport: asyncio.Transport, name: str) -> tuple[str, int] | None:

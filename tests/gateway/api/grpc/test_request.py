@@ -69,7 +69,7 @@ KING = {"role": "king", "content": ""}
         (inference_pb2.GenerateRequest(), "prompt"),
         (message(sampling={"topP": 2}), "sampling.top_p"),
         (message(sampling={"logitBias": {"3": 101}}), "sampling.logit_bias"),
-        (message(stop=["a", ""]), "stop[1]"),
+        (message(stop=["a", "b" * 1025]), "stop[1]"),
         (message(n=0), "n"),
         (message(jsonSchema="{"), "json_schema"),
         (message(predictions=[{"text": "a"}, {"tokenIds": {"ids": [1]}}]), "predictions[1]"),

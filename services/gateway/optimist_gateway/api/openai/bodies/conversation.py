@@ -14,7 +14,15 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from optimist_gateway.api.openai.bodies.base import Body, Content, content_text, invalid
-from optimist_gateway.api.openai.bodies.structure import MAX_TOOLS, Json, Schema, ToolBody
+from optimist_gateway.api.openai.bodies.structure import (
+    MAX_TOOLS,
+    ChatTool,
+    Json,
+    OtherTool,
+    Schema,
+    ToolBody,
+)
+from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Conversation, Message, ToolCall
 
 MAX_MESSAGES = 4096
@@ -162,11 +170,22 @@ class ConversationFields(TemplateFields):
     """Fields beside the messages that the prompt of a chat depends on."""
 
     tools: list[ToolBody] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
-    """What the model may call; an empty list is none."""
+    """What the model may call; an empty list is none. Those that are no functions are left out."""
     add_generation_prompt: bool | None = None
     """Extension: whether the prompt goes up to where an answer begins; null is true."""
     continue_final_message: bool | None = None
     """Extension: whether the answer continues the last message, which is the assistant's."""
+
+    def take_unknown(self) -> list[Path]:
+        """See `Body.take_unknown`; tools that are left out are named, too."""
+        return [
+            *super().take_unknown(),
+            *(
+                ("tools", index, f"type={tool.type}")
+                for index, tool in enumerate(self.tools or ())
+                if isinstance(tool, OtherTool)
+            ),
+        ]
 
     def continues(self, last: MessageBody) -> bool:
         """Returns whether the answer continues the last message.
@@ -189,7 +208,11 @@ class ConversationFields(TemplateFields):
         is_continued = self.continues(messages[-1])
         return Conversation(
             [message.message() for message in messages],
-            [tool.function.function_at(index) for index, tool in enumerate(self.tools or ())],
+            [
+                tool.function.function_at(index)
+                for index, tool in enumerate(self.tools or ())
+                if isinstance(tool, ChatTool)
+            ],
             self.template_kwargs(),
             add_generation_prompt=not is_continued and self.add_generation_prompt is not False,
             continue_final_message=is_continued,

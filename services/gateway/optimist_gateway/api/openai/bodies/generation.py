@@ -81,6 +81,12 @@ _StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 _StopStrings = Annotated[list[_StopString], Field(fail_fast=True, max_length=MAX_STOP_STRINGS)]
 
 
+def _stop_strings(value: object) -> object:
+    """Returns stop strings as a list, without those that clients leave empty."""
+    values = [value] if isinstance(value, str) else value
+    return [one for one in values if one not in ("", None)] if isinstance(values, list) else values
+
+
 class PredictionBody(Body):
     """The expected answer."""
 
@@ -147,10 +153,7 @@ class AnswerFields(Body):
     stop: (
         Annotated[
             _StopStrings,
-            BeforeValidator(
-                lambda value: [value] if isinstance(value, str) else value,
-                json_schema_input_type=_StopString | _StopStrings,
-            ),
+            BeforeValidator(_stop_strings, json_schema_input_type=str | list[str | None]),
         ]
         | None
     ) = None

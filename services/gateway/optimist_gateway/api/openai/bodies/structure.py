@@ -8,6 +8,7 @@ from pydantic import (
     AliasChoices,
     AliasPath,
     BeforeValidator,
+    ConfigDict,
     Discriminator,
     Field,
     StringConstraints,
@@ -92,11 +93,42 @@ class FunctionBody(Body):
         )
 
 
-class ToolBody(Body):
-    """A tool; only functions are known."""
+class ChatTool(Body):
+    """A function as chats have it."""
 
     type: Literal["function"] = "function"
     function: FunctionBody
+
+
+class OtherTool(Body):
+    """A tool that does not run here; it is left out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: str
+
+
+class OtherChatTool(OtherTool):
+    """One that is no function."""
+
+    type: Annotated[str, Field(json_schema_extra={"not": {"enum": ["function"]}})]
+
+
+_FUNCTION = (None, "function")
+
+
+def tool_type(tool: Any) -> object:
+    """Returns the `type` of a tool that is or becomes a body, None without any."""
+    return tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+
+
+ToolBody = Annotated[
+    Annotated[ChatTool, Tag("a function")] | Annotated[OtherChatTool, Tag("another")],
+    Discriminator(
+        lambda tool: "a function" if tool_type(tool) in (None, "function") else "another"
+    ),
+]
+"""No field has the name of a tag."""
 
 
 class NamedTool(Body):
@@ -125,9 +157,17 @@ class AllowedTools(Body):
     )
 
 
+class ToolMode(Body):
+    """One of the words as an object."""
+
+    type: Literal["none", "auto", "required"]
+
+
 ToolChoiceBody = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
-    | Annotated[Annotated[NamedTool | AllowedTools, Field(discriminator="type")], Tag("object")],
+    | Annotated[
+        Annotated[NamedTool | AllowedTools | ToolMode, Field(discriminator="type")], Tag("object")
+    ],
     Discriminator(lambda value: "word" if isinstance(value, str) else "object"),
 ]
 
@@ -151,7 +191,7 @@ def tool_use(
     elif isinstance(choice, AllowedTools):
         mode, chosen = choice.mode, [tool.name for tool in choice.tools]
     elif choice is not None:
-        mode = choice
+        mode = choice.type if isinstance(choice, ToolMode) else choice
     names: set[str] = set()
     for function in functions:
         if function.name in names:
@@ -214,6 +254,15 @@ class JsonSchemaFormat(Body):
 
     type: Literal["json_schema"]
     json_schema: JsonSchemaBody
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nested(cls, value: Any) -> Any:
+        # llama.cpp and others have it one level higher.
+        if isinstance(value, dict) and "schema" in value and "json_schema" not in value:
+            value = {"type": value.get("type"), "json_schema": {**value, "type": None}}
+            del value["json_schema"]["type"]
+        return value
 
 
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Discriminator("type")]

@@ -4,14 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from optimist_gateway.api.openai.bodies.base import Body
 from optimist_gateway.api.openai.bodies.structure import (
     MAX_TOOLS,
     FunctionBody,
     FunctionName,
+    OtherTool,
     Schema,
+    tool_type,
 )
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Function
@@ -54,23 +56,21 @@ class CustomTool(Body):
         return Function(self.name, _TEXT, is_strict=True, index=index, description=description)
 
 
-class OtherTool(Body):
-    """A tool that does not run here; it is left out."""
-
-    model_config = ConfigDict(extra="ignore")
+class OtherResponsesTool(OtherTool):
+    """One of a kind that is not known."""
 
     type: Annotated[str, Field(json_schema_extra={"not": {"enum": [*_TAGS]}})]
 
 
 def _kind(tool: Any) -> str:
-    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    kind = tool_type(tool)
     return _TAGS.get(kind, "another") if isinstance(kind, str) else "another"
 
 
 _Tool = (
     Annotated[FunctionTool, Tag("a function")]
     | Annotated[CustomTool, Tag("a text")]
-    | Annotated[OtherTool, Tag("another")]
+    | Annotated[OtherResponsesTool, Tag("another")]
 )
 
 

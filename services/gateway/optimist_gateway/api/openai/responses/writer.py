@@ -17,7 +17,7 @@ from optimist_gateway.api.openai.answer_parts import (
 )
 from optimist_gateway.api.openai.answering import STREAMED, Answering, event
 from optimist_gateway.api.openai.bodies.base import Body
-from optimist_gateway.api.openai.bodies.structure import TextFormat
+from optimist_gateway.api.openai.bodies.structure import OtherTool, TextFormat
 from optimist_gateway.api.openai.body_route import body_route
 from optimist_gateway.api.openai.errors import error_body
 from optimist_gateway.api.openai.responses.body import (
@@ -26,7 +26,6 @@ from optimist_gateway.api.openai.responses.body import (
     TextOptions,
 )
 from optimist_gateway.api.openai.responses.output import Event, ItemStatus, ResponseOutput
-from optimist_gateway.api.openai.responses.tools import OtherTool
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.error import ApiError
