@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.gateway.harness import CHAT, COMPLETIONS, Gateway, error_of
+from tests.gateway.harness import CHAT, Gateway, error_of
 
 MODELS = "/v1/models"
 
@@ -12,17 +12,6 @@ async def ask(gateway: Gateway, method: str, path: str) -> httpx.Response:
     # The client itself would shorten a path that begins with two slashes.
     url = httpx.URL(gateway.url).copy_with(raw_path=path.encode())
     return await gateway.http.request(method, url)
-
-
-@pytest.mark.parametrize(
-    ("path", "right"),
-    [("/chat/completions", CHAT), ("/v1/v1/completions", COMPLETIONS), ("/models", MODELS)],
-)
-async def test_a_base_url_with_v1_twice_or_not_at_all(
-    gateway: Gateway, path: str, right: str
-) -> None:
-    error = error_of(await ask(gateway, "POST", path), 404)
-    assert error["message"] == f"no such endpoint: POST {path} (did you mean {right}?)"
 
 
 @pytest.mark.parametrize("path", ["/none", "/v1/embeddings", "/v1/", "/" + "a" * 5000])

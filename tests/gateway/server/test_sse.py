@@ -45,14 +45,6 @@ async def test_comments_stand_between_events(quick: Gateway) -> None:
     assert "".join(texts) == "The quick brown"
 
 
-async def test_an_answer_that_is_long_in_coming_is_announced(quick: Gateway) -> None:
-    quick.scheduler.script = Script(hang=True)
-    async with quick.http.stream("POST", CHAT, json=STREAM) as response:
-        assert response.status_code == 200
-        assert response.headers["content-type"].startswith("text/event-stream")
-        assert await anext(response.aiter_text()) == ": keep-alive\n\n"
-
-
 async def test_an_error_after_a_comment_is_an_event(quick: Gateway) -> None:
     failed = scheduler_pb2.FINISH_REASON_ERROR
     # The first step says nothing and the error comes with the second one.
