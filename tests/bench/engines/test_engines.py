@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,8 +13,8 @@ from optimist_bench.engines.asking import Answer, Round
 from optimist_bench.engines.command import EnginesSettings, main
 from optimist_bench.engines.plot import draw
 from optimist_bench.engines.report import Key, make_rows
-from optimist_bench.engines.servers import ENGINES, Engine, find_vllm_version, require_vllm
-from optimist_bench.engines.tables import combine, describe
+from optimist_bench.engines.servers import ENGINES, Engine
+from optimist_bench.engines.tables import describe
 from optimist_bench.engines.workloads import WORKLOADS, make_prompts, read_files
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
@@ -62,25 +62,6 @@ def test_a_prediction_is_attached_to_the_same_request(tmp_path: Path) -> None:
     assert [each.prediction for each in wrong] == files * 4
 
 
-def test_an_agent_is_sent_the_whole_conversation_about_a_file(tmp_path: Path) -> None:
-    source = "\n".join(f"name = {number}  # of a name" for number in range(40))
-    (tmp_path / "file").write_text(source)
-    fixed, renamed = (
-        prompt.conversation() for prompt in make_prompts("edit-agent", str(tmp_path), 1, 2)
-    )
-    for requests, right in ((fixed, source), (renamed, source.replace("name", "label"))):
-        assert [len(each) for each in requests] == [1, 3, 5, 7]
-        for shorter, longer in pairwise(requests):
-            assert longer[: len(shorter)] == shorter
-        last = requests[-1]
-        assert [each["role"] for each in last] == ["user", "assistant"] * 3 + ["user"]
-        parts, changes = zip(*(each["content"].split("\n\n") for each in last[::2]), strict=True)
-        assert "\n".join(parts) == source
-        assert len(set(changes)) == 1
-        answers = [each["content"] for each in last[1::2]]
-        assert right.startswith("\n".join(answers))
-
-
 def test_more_streams_add_requests_to_the_same_ones(tmp_path: Path) -> None:
     pairs = pairs_file(tmp_path, 5)
     for workload in WORKLOADS:
@@ -89,20 +70,6 @@ def test_more_streams_add_requests_to_the_same_ones(tmp_path: Path) -> None:
         assert len(set(many)) == len(many) == 10
     with pytest.raises(SetupError, match=r"^--streams: rewrite has 10 requests, not 17$"):
         make_prompts("rewrite", pairs, 2, 17)
-
-
-def test_what_vllm_s_environment_has_is_found(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "vllm").touch()
-    require_vllm(["vllm-ngram"], str(tmp_path))
-    with pytest.raises(SetupError, match="vllm-suffix needs arctic-inference in "):
-        require_vllm(["vllm-suffix"], str(tmp_path))
-    packages = tmp_path / "lib/python3/site-packages"
-    (packages / "arctic_inference").mkdir(parents=True)
-    require_vllm(["vllm-suffix"], str(tmp_path))
-    assert find_vllm_version(str(tmp_path)) is None
-    (packages / "vllm-0.32.0+cpu.dist-info").mkdir()
-    assert find_vllm_version(str(tmp_path)) == "0.32.0+cpu"
 
 
 def _round(seconds: float, *texts: str) -> Round:
@@ -152,32 +119,6 @@ def test_a_row_has_the_median_the_spread_and_what_it_was_compared_with() -> None
     assert alone["same_text_reason"] == "transformers was not run"
 
 
-def test_each_request_is_compared_where_it_was_asked_with_the_fewest_streams() -> None:
-    plain = Key("optimist-plain", "chat", 1)
-    measured = {plain: [_round(1, "a")], plain._replace(streams=2): [_round(1, "a", "b")]}
-    for streams, texts in ((1, "a"), (2, "xc")):
-        measured[Key("optimist", "chat", streams)] = [_round(1, *texts)]
-    rows = make_rows(measured, ["optimist-plain", "optimist"], ["chat"], [1, 2])
-    assert [(row["requests"], row["same_text"]) for row in rows] == [
-        (1, None),
-        (1, 1),
-        (2, 1),
-        (2, 0),
-    ]
-    assert rows[0]["same_text_reason"] == "these are the answers to compare with"
-
-
-def test_who_takes_no_batches_is_asked_one_request_at_a_time() -> None:
-    measured = {
-        Key("transformers", "chat", 1): [_round(2, "a")],
-        Key("transformers", "chat", 2): [_round(1, "a", "b")],
-        Key("transformers-lookup", "chat", 1): [_round(1, "a")],
-    }
-    rows = make_rows(measured, ["transformers-lookup"], ["chat"], [1, 2])
-    assert [(row["streams"], row["sent_streams"]) for row in rows] == [(1, 1), (2, 1)]
-    assert [(row["gain"], row["same_text"]) for row in rows] == [(2, 1), (0.5, 1)]
-
-
 def test_a_report_is_printed_and_drawn_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,20 +142,6 @@ def test_a_report_is_printed_and_drawn_again(
     assert "prefers-color-scheme" in plot.read_text()
     with pytest.raises(SetupError, match="--plot: cannot write /nowhere/plot"):
         draw(_report(), Path("/nowhere/plot.svg"))
-
-
-def test_reports_of_different_engines_are_one_table(tmp_path: Path) -> None:
-    parts = [_report("optimist", "optimist-plain"), _report("transformers-lookup")]
-    assert describe(combine(parts)) == describe(_report())
-    paths = [tmp_path / "ours.json", tmp_path / "peers.json"]
-    for change, message in (
-        ({"dtype": "bfloat16"}, "--report: dtype is float32 and bfloat16"),
-        ({"prompts_digest": {"rewrite": "4567"}}, "--report: the requests of rewrite are not the"),
-    ):
-        for path, part in zip(paths, (parts[0], parts[1] | change), strict=True):
-            path.write_text(json.dumps(part))
-        with pytest.raises(SetupError, match=message):
-            main(["--report", ",".join(map(str, paths))])
 
 
 SERVER = r"""
