@@ -1,4 +1,4 @@
-"""The plugin in real vLLM, with the bundled model, and with SmolLM2 (`make smollm2 vllm-test`)."""
+"""The plugin in real vLLM, with the bundled model: texts are those of vLLM without it."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Limits that a client asks for are upper bounds, and what asks for nothing is taken."""
+"""Limits that a client asks for are upper bounds."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bodies as clients send them: compressed, in other encodings of text, without a type."""
+"""Bodies as clients send them: compressed, in other encodings of text, of other types."""
 
 import asyncio
 import gzip

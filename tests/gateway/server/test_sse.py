@@ -1,4 +1,4 @@
-"""Streamed answers on their way: parts are joined, silence is filled, a client may go away."""
+"""Streamed answers on their way: silence is filled, and a client may go away."""
 
 import asyncio
 import json

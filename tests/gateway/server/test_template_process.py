@@ -1,4 +1,4 @@
-"""The process of the chat template starts with the gateway, which is not ready before."""
+"""The process of the chat template keeps nobody but chats, and is started again."""
 
 import asyncio
 import logging

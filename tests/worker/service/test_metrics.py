@@ -1,4 +1,4 @@
-"""What is counted of steps, and traced of requests that hold a slot."""
+"""What is traced of requests that hold a slot."""
 
 import pytest
 
