@@ -133,6 +133,20 @@ def test_training_lowers_the_loss_of_what_it_repeats(target_path: Path, tmp_path
     assert (taught == learned).float().mean() > 0.9
 
 
+def test_wrong_options_are_named(target_path: Path, data: str, tmp_path: Path) -> None:
+    for more, message in (
+        (["--resume"], "--resume: .* holds no run"),
+        (["--batch-tokens", "0"], "--batch-tokens"),
+        (["--steps", "-1"], "--steps"),
+        (["--draft-vocab", "0"], "--draft-vocab"),
+        (["--data", "nowhere.jsonl"], "--data"),
+        (["--model", "./nowhere"], "--model"),
+        (["--start", "./nowhere"], "--drafter-model"),
+    ):
+        with pytest.raises(SetupError, match=message):
+            main([*arguments("medusa", target_path, data, tmp_path / "out"), *more])
+
+
 @pytest.fixture(autouse=True)
 def _quiet_signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from optimist_aligner.model.common import read_continuations
+from optimist_common.errors import SetupError
 from optimist_training.data.examples import Data, Example, batch_of, batches
 from optimist_training.drafters.command import main
 
@@ -43,6 +44,18 @@ def test_the_order_depends_on_the_seed_alone(tmp_path: Path) -> None:
     unseen = [one.token_ids[0] for one in Data(name, MODEL, 1, 9).unseen()]
     assert unseen == [19, 39]
     assert not set(unseen) & set(order(1))
+
+
+def test_lines_of_no_known_kind_and_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    for line in ('{"prompt": "x"}', "[1]", "not json", '{"token_ids": []}'):
+        path.write_text(line + '\n{"token_ids": [1, 2]}\n')
+        with pytest.raises(SetupError, match=r"^--data: .*, line 1 is no"):
+            next(Data(str(path), MODEL, 0, 9).training())
+    with pytest.raises(SetupError, match="is no file"):
+        Data(str(tmp_path / "nowhere"), MODEL, 0, 9)
+    with pytest.raises(SetupError, match="fewer than two lines"):
+        Data(write(tmp_path / "empty.jsonl"), MODEL, 0, 9)
 
 
 def test_batches_hold_no_more_tokens_than_asked_and_no_example_without_completion() -> None:
@@ -84,3 +97,18 @@ def test_what_several_repositories_say_is_counted(tmp_path: Path, texts: Path) -
     assert ["Let", " me", " check", 4, 3] in names
     assert "secret" not in counted.pieces
     assert counted.counts[counted.pieces.index("Let")] == 4
+
+
+def test_files_of_no_use_are_named(tmp_path: Path) -> None:
+    path, out = tmp_path / "texts.jsonl", tmp_path / "out.gz"
+    with pytest.raises(SetupError, match="--texts: cannot read"):
+        main(arguments(path, out))
+    path.write_text('{"repo": "a/one", "text": "a b"}\n')
+    with pytest.raises(SetupError, match="--texts: nothing is met often enough"):
+        main(arguments(path, out))
+    path.write_text('{"text": "a b"}\n{"other": 1}\n')
+    with pytest.raises(SetupError, match=r"line 2 has no 'text'"):
+        main(arguments(path, out))
+    with pytest.raises(SetupError, match="--out"):
+        main(arguments(path, tmp_path))
+    assert not out.exists()

@@ -11,6 +11,7 @@ import pytest
 from optimist_aligner.model.common import Continuations, write_continuations
 from optimist_aligner.model.layout import BLOCKS
 from optimist_aligner.model.weights import Weights
+from optimist_common.errors import SetupError
 from optimist_training.data.edits import unseen_edits
 from optimist_training.drafters.command import main
 from optimist_training.proposer import calibration, command
@@ -99,3 +100,33 @@ def test_weights_depend_on_the_seed_and_not_on_the_number_of_processes(
         file.write(json.dumps({"before": "a", "after": "b c\n" * 20_000}))
     assert trained(pairs, "--max-pairs", "2") == chosen
     assert "1 requests are left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--rounds", "0"], "--rounds: must be at least 1"),
+        (["--seed", "-1"], "--seed: must not be negative"),
+        (["--pairs", "nowhere.jsonl"], "--pairs: cannot read nowhere.jsonl"),
+        (["--continuations", "nowhere.gz"], "--continuations: cannot read nowhere.gz"),
+        (["--tokenizer", "nowhere.json"], "--tokenizer: no file nowhere.json"),
+        (["--out", "nowhere/weights.json"], "--out: nowhere/weights.json is not a file"),
+    ],
+)
+def test_wrong_options_are_named(
+    more: list[str], message: str, pairs: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        main([*arguments(pairs, tmp_path / "weights.json"), *more])
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [(3, "line 1 has no text 'after'"), ("", "no request has texts of 1 to")],
+)
+def test_wrong_pairs_are_named(after: object, message: str, tmp_path: Path) -> None:
+    path, out = tmp_path / "pairs.jsonl", tmp_path / "weights.json"
+    path.write_text(json.dumps({"before": "a", "after": after}))
+    with pytest.raises(SetupError, match=message):
+        main(arguments(path, out))
+    assert not out.exists()

@@ -141,3 +141,17 @@ def test_passes_do_not_wait_for_a_slow_disk(caplog: pytest.LogCaptureFixture) ->
     # Files are closed all the same.
     assert logs.open.call_count == logs.close.call_count == 9
     logs.stop.assert_called_once_with()
+
+
+def test_a_step_that_cannot_be_written_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    logs = Mock()
+    logs.step.side_effect = [ZeroDivisionError, None]
+    writer = LogWriter(logs)
+    prepared: Future[Any] = Future()
+    prepared.set_result(Mock())
+    writer.begin("1", prepared, [])
+    for _ in range(2):
+        writer.step("1", [1], None, 0.0, 0)
+    writer.stop()
+    assert logs.step.call_count == 2
+    assert "a step of a request is not logged" in caplog.text
