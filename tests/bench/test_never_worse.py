@@ -1,11 +1,17 @@
 """The benchmark that finds loads that drafts make slower."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from optimist_bench.engines.workloads import Prompt
 from optimist_bench.never_worse import grid
-from optimist_bench.never_worse.report import LEAST_RATIO
+from optimist_bench.never_worse.real import make_workloads
+from optimist_bench.never_worse.report import LEAST_RATIO, describe, make_report
+from optimist_bench.never_worse.texts import WORKLOADS, load_texts, mix_lines
+from optimist_common.errors import SetupError
 from tests.bench.conftest import ReportOf
 
 GRID = ("never-worse", "--model=", "--processes", "1", "--curves", "cpu")
@@ -48,3 +54,42 @@ def test_a_disturbed_run_brings_all_texts(report_of: ReportOf) -> None:
     )
     assert [cell["scenario"] for cell in report["cells"]] == [*("stalls", "stalls", "restart")]
     assert all(0.5 < cell["ratio"] < 5 for cell in report["cells"])
+
+
+def test_real_workloads_are_those_of_the_grid() -> None:
+    rewrites = [Prompt(f"Repeat {number}.", f"file {number}\n") for number in range(6)]
+    questions = [Prompt(f"Write {number}.", seed=number) for number in range(6)]
+    workloads = make_workloads(rewrites, questions)
+    assert tuple(workloads) == WORKLOADS
+    assert {each.prediction for each in workloads["nothing"] + workloads["chat"]} == {None}
+    assert [each.prediction for each in workloads["never"]] == [f"file {n}\n" for n in range(6)]
+    assert [each.seed for each in workloads["never"]] == list(range(6))
+    assert len({each.text for each in workloads["mixed"]}) == 6
+
+
+def test_half_of_the_lines_of_a_prediction_that_holds_partly_are_right() -> None:
+    lines = [f"line {number}\n" for number in range(16)]
+    mixed = mix_lines("".join(lines), "other\n" * 16).splitlines(keepends=True)
+    assert mixed[:4] == lines[:4]
+    assert mixed[8:12] == lines[8:12]
+    assert mixed[4:8] == mixed[12:] == ["other\n"] * 4
+
+
+def test_a_file_without_texts_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "texts.json"
+    path.write_text(json.dumps({"tokenizer": "tokenizer.json"}))
+    with pytest.raises(SetupError, match="has no recorded texts"):
+        load_texts(str(path))
+
+
+def test_the_table_shows_what_is_worst() -> None:
+    names = ("workload", "rows", "arrivals", "curve", "scenario", "state")
+    cells = [
+        dict(zip(names, ("never", 1, "busy", "cpu", "none", state), strict=True))
+        | {"ratio": ratio, "is_virtual": True}
+        for state, ratio in (("cold", 0.9), ("warm", 1.0))
+    ]
+    table = describe(make_report(cells, 1.0))
+    assert "| worst, median | cpu |\n|---|---|\n| never | 0.900, 0.95 |\n" in table
+    assert "Worst: 0.900 (workload never, rows 1, arrivals busy, curve cpu" in table
+    assert f"Below {LEAST_RATIO}: 1 of 2." in table

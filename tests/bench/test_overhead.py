@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from optimist_bench.overhead import command
+from optimist_bench.overhead.command import PACED_MS
 from optimist_bench.overhead.load import Arrivals
 from tests.bench.conftest import ReportOf
 
@@ -69,3 +71,17 @@ def test_a_run_counts_what_each_service_takes(report_of: ReportOf) -> None:
     assert run["pass_ms"] == 1
     assert run["tokens_per_pass"] > 1
     assert run["following"] == {"woken": 0, "rested": 0}
+
+
+def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(_: object, pass_ms: float) -> dict[str, Any]:
+        names = ("tokens_per_second", "cpu_us_per_token", "added_latency_ms")
+        return dict.fromkeys(names, pass_ms) | {"all_right": pass_ms == 0}
+
+    monkeypatch.setattr(command, "_measure", measured)
+    report = command.measure(command.OverheadSettings())
+    assert (report["tokens_per_second"], report["cpu_us_per_token"]) == (0, 0)
+    assert report["added_latency_ms"] == PACED_MS
+    assert not report["all_right"]

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +14,7 @@ from optimist_bench.engines.command import EnginesSettings, main
 from optimist_bench.engines.plot import draw
 from optimist_bench.engines.report import Key, make_rows
 from optimist_bench.engines.servers import ENGINES, Engine
-from optimist_bench.engines.tables import describe
+from optimist_bench.engines.tables import combine, describe
 from optimist_bench.engines.workloads import WORKLOADS, make_prompts, read_files
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
@@ -60,6 +60,25 @@ def test_a_prediction_is_attached_to_the_same_request(tmp_path: Path) -> None:
     assert [each.prediction for each in chats] == [None] * 20
     files = [each.prediction for each in make_prompts("rewrite-predicted", pairs, 5)]
     assert [each.prediction for each in wrong] == files * 4
+
+
+def test_an_agent_is_sent_the_whole_conversation_about_a_file(tmp_path: Path) -> None:
+    source = "\n".join(f"name = {number}  # of a name" for number in range(40))
+    (tmp_path / "file").write_text(source)
+    fixed, renamed = (
+        prompt.conversation() for prompt in make_prompts("edit-agent", str(tmp_path), 1, 2)
+    )
+    for requests, right in ((fixed, source), (renamed, source.replace("name", "label"))):
+        assert [len(each) for each in requests] == [1, 3, 5, 7]
+        for shorter, longer in pairwise(requests):
+            assert longer[: len(shorter)] == shorter
+        last = requests[-1]
+        assert [each["role"] for each in last] == ["user", "assistant"] * 3 + ["user"]
+        parts, changes = zip(*(each["content"].split("\n\n") for each in last[::2]), strict=True)
+        assert "\n".join(parts) == source
+        assert len(set(changes)) == 1
+        answers = [each["content"] for each in last[1::2]]
+        assert right.startswith("\n".join(answers))
 
 
 def test_more_streams_add_requests_to_the_same_ones(tmp_path: Path) -> None:
@@ -142,6 +161,20 @@ def test_a_report_is_printed_and_drawn_again(
     assert "prefers-color-scheme" in plot.read_text()
     with pytest.raises(SetupError, match="--plot: cannot write /nowhere/plot"):
         draw(_report(), Path("/nowhere/plot.svg"))
+
+
+def test_reports_of_different_engines_are_one_table(tmp_path: Path) -> None:
+    parts = [_report("optimist", "optimist-plain"), _report("transformers-lookup")]
+    assert describe(combine(parts)) == describe(_report())
+    paths = [tmp_path / "ours.json", tmp_path / "peers.json"]
+    for change, message in (
+        ({"dtype": "bfloat16"}, "--report: dtype is float32 and bfloat16"),
+        ({"prompts_digest": {"rewrite": "4567"}}, "--report: the requests of rewrite are not the"),
+    ):
+        for path, part in zip(paths, (parts[0], parts[1] | change), strict=True):
+            path.write_text(json.dumps(part))
+        with pytest.raises(SetupError, match=message):
+            main(["--report", ",".join(map(str, paths))])
 
 
 SERVER = r"""

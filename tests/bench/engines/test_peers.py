@@ -1,4 +1,4 @@
-"""The server around transformers' `generate`: streams, batches, seeds, failures."""
+"""The server around transformers' `generate`: streams, batches, seeds, and what it refuses."""
 
 import json
 import queue
@@ -115,6 +115,19 @@ def test_sampled_answers_are_of_their_seed(with_lookup: bool) -> None:
     # The model is very sure of its tokens.
     assert answer(1e4, 1) == answer(1e4, 1) != answer(1e4, 2)
     assert answer(0.0, 1) == answer(0.0, 2)
+
+
+def test_other_requests_are_refused(http: httpx.Client) -> None:
+    for change, message in (
+        ({"stream": False}, "only streamed answers"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"messages": None}, "TypeError"),
+    ):
+        response = http.post("/v1/chat/completions", json=BODY | change)
+        assert response.status_code == 400
+        assert message in response.json()["error"]["message"]
+    assert http.post("/v1/completions", json=BODY).status_code == 404
+    assert http.get("/metrics").status_code == 404
 
 
 def test_a_failure_ends_the_answer_and_not_the_server(http: httpx.Client) -> None:

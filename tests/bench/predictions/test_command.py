@@ -2,6 +2,7 @@
 
 import json
 from array import array
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from optimist_bench.harness.pair import Pair
 from optimist_bench.predictions import command
 from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.cases import small_cases
+from optimist_bench.predictions.command import METHODS
 from optimist_bench.predictions.report import describe, summarise
 from optimist_bench.predictions.simulator import Simulation
+from optimist_common.errors import SetupError
 from tests.proposer.text import write_tokenizer
 
 BEFORE = "one\ntwo\nthree\nfour\nfive\nsix\n"
@@ -65,6 +68,16 @@ def test_text_in_the_prompt_is_followed_as_the_attached_one_is(run: Command) -> 
     assert prompt["passes"] == attached["passes"] < prompt["output_tokens"] / 2
 
 
+def test_methods_and_windows_can_be_several(run: Command) -> None:
+    flags = ("--method", "exact,line,ngram", "--window", "4,8", "--limit", "1")
+    reports = run.report(*flags)["methods"]
+    found = [(report["method"], report["window"]) for report in reports]
+    assert found == list(product(("exact", "line", "ngram"), (4, 8)))
+    assert all(report["pairs"] == 1 for report in reports)
+    table = run.print("--method", "all", "--explain-passes")
+    assert all(word in table for word in (*METHODS, "diverged"))
+
+
 def test_passes_are_explained(run: Command) -> None:
     flags = ("--window", "64", "--marginal-cost", "0", "--explain-passes", "--limit", "1")
     report = run.report("--method", "exact", *flags)
@@ -99,6 +112,20 @@ def test_figures_of_one_request() -> None:
     assert report["speedup"] == round(12 / (4 + 0.12), 4)
     assert report["oracle_speedup"] == round(12 / (4 + 0.08), 4)
     assert "exact" in describe([report])
+
+
+def test_wrong_pairs_are_explained(run: Command) -> None:
+    for content, message in (
+        ("", "has no pairs"),
+        ("{", "line 1 is not JSON"),
+        ('{"prompt": 3, "answer": "x"}', "has no text 'prompt'"),
+        ("[]", "line 1 is not an object"),
+        ('{"before": "a", "after": "b"}\n{"before": "a"}', "line 2 has no text 'after'"),
+        ('{"before": "", "after": "", "edit_ratio": "x"}', "'edit_ratio' must be a number"),
+    ):
+        run.path.write_text(content, encoding="utf-8")
+        with pytest.raises(SetupError, match=message):
+            main(["predictions", *run.files])
 
 
 def test_cases_show_passes_next_to_the_oracles(
