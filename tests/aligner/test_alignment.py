@@ -83,15 +83,6 @@ def test_what_is_said_instead_becomes_a_rule_that_is_expected_to_hold_again() ->
     assert rule.num_sightings == 2
 
 
-def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:
-    predicted = "say (one, say (two, say (six"
-    alignment = aligned("say #(one, say #(tw", predicted)
-    (rule,) = alignment.rules.find(letters(predicted), predicted.index("(six"))
-    assert rule.replaced == letters("(")
-    assert (rule.length, rule.num_sightings, rule.is_pure) == (2, 2, True)
-    assert alignment.offset == predicted.index("o, say (six")
-
-
 @given(
     predicted=st.lists(st.integers(0, 3), min_size=20, max_size=60),
     changes=st.lists(st.tuples(st.integers(0, 59), st.integers(0, 6)), max_size=4),

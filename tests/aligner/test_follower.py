@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.follower import Aligner
-from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, NO_POSITION, Sources
+from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from tests.aligner.words import Words, edits, listing, observed
 from tests.stack import REPOSITORY
@@ -22,9 +22,6 @@ NEW_LINES = "class Other:\n    unlike = anything(else, here)\n"
 LINES = OLD.splitlines(keepends=True)
 WORDS = Words(OLD, RENAMED, INDENTED, WITH_CR_LF, NEW_LINES)
 NUM_EXACT = WORDS.count_passes([OLD], OLD)
-FUNCTION = 6
-"""Lines of each function."""
-FIRST_LINES = [line.rstrip("\n") for line in LINES[::FUNCTION]]
 
 
 def with_lines(start: int, *new: str) -> str:
@@ -75,27 +72,6 @@ def test_edit_costs_a_few_passes(changed: str, most_more: int) -> None:
     assert -(-len(WORDS.tokens(OLD)) // 17) == NUM_EXACT
 
 
-def test_it_jumps_to_the_second_prediction() -> None:
-    first, second = "".join(LINES[: 6 * FUNCTION]), "".join(LINES[6 * FUNCTION :])
-    output, rest = after(second, FIRST_LINES[6])
-    _, positions = WORDS.kept(WORDS.follow([first, second], output).propose(16, 0.0), rest)
-    start = len(WORDS.tokens(first)) + len(WORDS.tokens(output))
-    assert len(positions) >= 8
-    assert positions == list(range(start, start + len(positions)))
-    # From the end of the first, too.
-    assert WORDS.count_passes([second, first], first + second) <= NUM_EXACT + 4
-
-
-def test_prompt_is_a_source_with_positions_from_its_end() -> None:
-    output, rest = after(OLD, "def save_order(")
-    kept, positions = WORDS.kept(WORDS.follow([], output, prompt=OLD).propose(8, 0.0), rest)
-    assert len(kept) > 0
-    first = LAST_OF_PROMPT + 1 - len(WORDS.tokens(rest))
-    assert positions == list(range(first, first + len(positions)))
-    without_prompt = WORDS.count_passes([], OLD)
-    assert WORDS.count_passes([], OLD, prompt=OLD) < 0.5 * without_prompt
-
-
 VOCABULARY_SIZE = 8
 ALGORITHM = Aligner(Vocabulary([" a", "b", "\n", "(", "1", " ", "\n  ", "é"]))
 output_tokens = st.integers(0, VOCABULARY_SIZE + 1)
@@ -121,20 +97,6 @@ def propose(predictions: list[list[int]], output: list[int]) -> Draft:
     return observed(ALGORITHM, predictions, output).propose(16, 0.0)
 
 
-def test_tokens_that_the_vocabulary_lacks_are_followed_and_proposed() -> None:
-    strange = 5 * VOCABULARY_SIZE
-    draft = propose([[strange, strange + 1, strange + 2, 1]], [strange, strange + 1])
-    assert draft.token_ids[:2].tolist() == [strange + 2, 1]
-    draft = propose([[1, 2, 3, 4]], [1, 2, strange])
-    assert {3, 4} <= set(draft.token_ids)
-
-
-@pytest.mark.parametrize("predictions", [[], [[]], [[], []]])
-def test_empty_sources_propose_nothing_before_the_output(predictions: list[list[int]]) -> None:
-    assert len(propose(predictions, [])) == 0
-    assert propose(predictions, [1, 2, 3, 4, 1, 2, 3]).token_ids[0] == 4
-
-
 def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = REPOSITORY / "docs" / "aligner.md"
     (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
@@ -152,18 +114,6 @@ THOUGHTS = {
 }
 NEW = listing("store")
 THINKING = Words(OLD, NEW, END, *THOUGHTS.values())
-
-
-@pytest.mark.parametrize("name", THOUGHTS)
-def test_the_first_window_after_thoughts_is_the_beginning(name: str) -> None:
-    prompt = f"Change this.\n{OLD}" if name == "plain" else ""
-    words = Words(OLD, END, *THOUGHTS.values(), prompt)
-    follower = words.follow([END + OLD], THOUGHTS[name] + END.rstrip("\n"), prompt)
-    kept, positions = words.kept(follower.propose(64, 0.02), "\n\n" + OLD)
-    assert (END + OLD).startswith(END.rstrip("\n") + kept)
-    first = len(words.tokens(END.rstrip("\n")))
-    assert len(positions) >= 3
-    assert positions == list(range(first, first + len(positions)))
 
 
 @pytest.mark.parametrize("name", THOUGHTS)

@@ -3,11 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
+from optimist_aligner.drafting.candidates import NO_STOP, View
 from optimist_aligner.drafting.matches import find_matches, find_skipped
 from optimist_aligner.follower import Aligner
 from optimist_aligner.model.layout import (
-    BLOCKS,
     MOST_LENGTH,
     OWN,
     OWN_SKIP,
@@ -23,11 +22,6 @@ token_lists = st.lists(st.integers(97, 100), max_size=40)
 
 def look(predicted: str, output: str, prompt: str = "") -> View:
     return observed(ALGORITHM, [codes(predicted)], codes(output), codes(prompt)).look()
-
-
-def in_block(candidate: Candidate, name: str) -> bool:
-    block = BLOCKS[name]
-    return any(block.start <= each < block.start + block.num_weights for each in candidate.features)
 
 
 def num_equal(view: View, offset: int) -> int:
@@ -57,32 +51,3 @@ def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
         assert view.text[each.offset - 1] != view.text[-1]
         assert view.text[each.offset - 3 : each.offset - 1] == view.text[-3:-1]
         assert each.offset not in offsets
-
-
-def test_cursor_comes_first_and_is_marked() -> None:
-    view = look("ab1 ab2 ab3", "ab1 ab")
-    first, *others = find_matches(view)
-    assert chr(first.token_id) == "2"
-    assert in_block(first, "cursor")
-    assert not any(in_block(each, "cursor") for each in others)
-    assert "1" in {chr(each.token_id) for each in others}
-
-
-def test_expected_token_that_did_not_come_is_marked() -> None:
-    view = look("abcdefxb", "abcdez")
-    assert view.rejected == ord("f")
-    view = look("abcdefg-ez?ezf!", "abcdez")
-    marked = {chr(each.token_id): in_block(each, "rejected") for each in find_matches(view)}
-    assert marked == {"?": False, "f": True}
-
-
-def test_rule_is_a_candidate_besides_what_it_replaces() -> None:
-    view = look("use old here, use old there", "use NEW here, use ")
-    candidates = find_matches(view)
-    (ruled,) = [each for each in candidates if each.stop != NO_STOP]
-    assert chr(ruled.token_id) == "N"
-    assert in_block(ruled, "rule")
-    assert ruled.resume == len("use old here, use old")
-    assert ruled.stop - ruled.offset == len("NEW")
-    assert chr(candidates[0].token_id) == "o"
-    assert in_block(candidates[0], "rule_passed")

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.follower import Aligner
 from optimist_aligner.model.common import (
     Common,
     Continuations,
@@ -16,10 +15,8 @@ from optimist_aligner.model.common import (
     write_continuations,
 )
 from optimist_aligner.model.layout import NUM_WEIGHTS
-from optimist_aligner.model.weights import Weights, load_weights, to_json
+from optimist_aligner.model.weights import load_weights, to_json
 from optimist_aligner.text.token_class import TokenClasses
-from optimist_aligner.text.vocabulary import Vocabulary
-from tests.aligner.words import observed
 
 # A piece is a token, but for "check", which is two.
 TOKENS = ["Let", " me", " ch", "eck", " read", ".", "\n", " the", "`"]
@@ -35,20 +32,6 @@ def encode(text: str) -> list[int]:
         token_ids.append(next(n for n, each in enumerate(TOKENS) if text.startswith(each)))
         text = text[len(TOKENS[token_ids[-1]]) :]
     return token_ids
-
-
-def found(text: str) -> list[str]:
-    classes = TokenClasses(TOKENS)
-    token_ids = encode(text)
-    last_class = classes.find(token_ids[-1]) if token_ids else 0
-    rows = Common(COUNTED, encode, classes).find(token_ids, last_class)
-    return [TOKENS[token_id] for token_id, _ in rows]
-
-
-def test_what_was_counted_most_comes_first_and_behind_two_tokens_before_one() -> None:
-    assert found("Let me") == [" ch", " read", " ch", " read"]
-    assert found(". me") == [" ch", " read"]
-    assert found("Let") == [" me"]
 
 
 def test_counts_are_read_as_they_were_written() -> None:
@@ -68,13 +51,6 @@ def test_packaged_counts_name_their_pieces_and_add_up() -> None:
             assert sum(counts) <= total
 
 
-def test_answer_of_an_agent_that_repeats_nothing_is_drafted_from_what_is_common() -> None:
-    algorithm = Aligner(Vocabulary(TOKENS, encode), continuations=COUNTED)
-    for prompt, is_drafted in (("```\n.\n```\n" + 20 * ".", True), (20 * ".", False)):
-        draft = observed(algorithm, [], encode("Let me"), encode(prompt)).propose(8, 0.02)
-        assert (TOKENS.index(" ch") in draft.token_ids) is is_drafted
-
-
 @given(text=st.lists(st.integers(0, 12), max_size=4))
 def test_tokens_that_the_vocabulary_lacks_are_no_error(text: list[int]) -> None:
     rows = Common(COUNTED, encode, TokenClasses(TOKENS)).find(text, 9)
@@ -92,9 +68,3 @@ def test_packaged_weights_are_finite_and_their_file_is_as_it_is_written(
     assert all(map(math.isfinite, logits))
     assert any(logits)
     assert to_json(logits) == files("optimist_aligner.model").joinpath(name).read_text()
-
-
-def test_huge_weights_make_finite_factors() -> None:
-    weights = Weights([1e4] * NUM_WEIGHTS)
-    assert all(map(math.isfinite, weights.cursor.lengths))
-    assert all(map(math.isfinite, weights.next_rule))

@@ -3,7 +3,6 @@
 import json
 from array import array
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,43 +26,6 @@ FILE = "".join(f"line = {number}\n" for number in range(20))
 
 def searched(prompt: str, *predictions: str) -> SearchedText:
     return SearchedText(Sources([*map(codes, predictions)], codes(prompt)), VOCABULARY)
-
-
-def test_prompt_that_is_mostly_a_block_is_a_text_to_rewrite() -> None:
-    text = searched(f"Change it:\n```\n{FILE}```\nAll of it.")
-    assert text.is_rewrite
-    assert join(text.token_ids) == f"{FILE}|Change it:\n```\n|```\nAll of it."
-    assert text.num_aligned == len(FILE) + 1
-    assert text.num_predicted == 0
-    assert text.starts == [0]
-
-
-@pytest.mark.parametrize(
-    ("tag", "is_rewrite"),
-    [("code", True), ("file-content", True), ("instructions", False), ("tool_call", False)],
-)
-def test_by_its_tag_a_block_is_a_text_to_rewrite_or_part_of_a_conversation(
-    tag: str, is_rewrite: bool
-) -> None:
-    text = searched(f"See:\n<{tag}>\n{FILE}</{tag}>\nGo on.")
-    assert text.is_rewrite is is_rewrite
-
-
-def test_attached_prediction_goes_first_and_the_prompt_stays_as_it_is() -> None:
-    text = searched(f"```\n{FILE}```\n", "abc", "de")
-    assert text.is_rewrite
-    assert join(text.token_ids) == f"abc|de|```\n{FILE}```\n"
-    assert text.num_aligned == text.num_predicted == 7
-    assert text.starts == [0, 4]
-
-
-def test_conversation_is_followed_as_a_whole() -> None:
-    prompt = "user: hello\nassistant: hello\nuser: again\n"
-    text = searched(prompt)
-    assert not text.is_rewrite
-    assert join(text.token_ids) == prompt
-    assert text.num_aligned == len(prompt)
-    assert text.context_start == 0
 
 
 def test_files_are_read_without_line_numbers_and_as_json() -> None:

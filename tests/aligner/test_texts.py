@@ -51,12 +51,6 @@ def test_numbered_lines_are_read_without_their_numbers(mark: str) -> None:
     assert (found.start, found.text) == (6, text)
 
 
-def test_list_or_log_is_no_file() -> None:
-    assert find_numbered_lines("1: a\n2: b\n") == []
-    assert find_numbered_lines("7: a\n5: b\n9: c\n") == []
-    assert find_numbered_lines("1: a\n\n2: b\n\n3: c\n") == []
-
-
 @given(prompt=lines)
 def test_blocks_are_apart_and_in_order(prompt: str) -> None:
     end = 0

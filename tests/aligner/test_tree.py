@@ -2,7 +2,6 @@
 
 import random
 from array import array
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_aligner.drafting.tree import LEAST_OPEN
 from optimist_aligner.follower import Aligner, AutoFollower
-from optimist_aligner.model.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, START
+from optimist_aligner.model.layout import BLOCKS, NUM_WEIGHTS, START
 from optimist_aligner.model.weights import Weights, load_weights
 from optimist_aligner.text.sources import INT32
 from optimist_aligner.text.vocabulary import Vocabulary
@@ -86,21 +85,3 @@ def near_bound(values: dict[tuple[int, ...], float], bound: float) -> bool:
     """Whether a value is so near one that decides about nodes that rounding does."""
     bounds = bound, LEAST_OPEN * bound
     return any(abs(value / each - 1) < 1e-6 for value in values.values() for each in bounds)
-
-
-def followed(predicted: Sequence[int], output: Sequence[int]) -> AutoFollower:
-    return observed(Aligner(VOCABULARY), [predicted], output)
-
-
-def test_sure_prediction_is_a_chain_to_its_end_with_its_positions() -> None:
-    predicted = [0, 1, 2, 3, 4, 5] * 10
-    draft = followed(predicted, predicted[:20]).propose(1000, 0.05)
-    assert draft.token_ids[:40].tolist() == predicted[20:]
-    assert draft.positions[:40].tolist() == list(range(20, 60))
-    assert draft.is_chain
-
-
-def test_path_is_no_longer_than_the_weights_know_steps() -> None:
-    predicted = [offset * offset % 6 for offset in range(2 * MOST_STEPS)]
-    draft = followed(predicted, predicted[:50]).propose(3 * MOST_STEPS, 0.0)
-    assert max(map(len, paths(draft))) == MOST_STEPS

@@ -8,8 +8,6 @@ import pytest
 
 from optimist_bench.engines.workloads import Prompt
 from optimist_bench.never_worse import grid
-from optimist_bench.never_worse.command import NeverWorseSettings
-from optimist_bench.never_worse.grid import find_cells
 from optimist_bench.never_worse.real import make_workloads
 from optimist_bench.never_worse.report import LEAST_RATIO, describe, make_report
 from optimist_bench.never_worse.texts import WORKLOADS, load_texts, mix_lines
@@ -56,13 +54,6 @@ def test_a_disturbed_run_brings_all_texts(report_of: ReportOf) -> None:
     )
     assert [cell["scenario"] for cell in report["cells"]] == [*("stalls", "stalls", "restart")]
     assert all(0.5 < cell["ratio"] < 5 for cell in report["cells"])
-
-
-def test_the_grid_has_every_load_once() -> None:
-    settings = NeverWorseSettings()
-    rows = list(map(int, settings.rows))
-    cells = list(find_cells(settings.workloads, rows, settings.curves, settings.scenarios))
-    assert len(cells) == len(set(cells)) == 6 * 4 * (1 + 2 * 5) + 6 * 4 * 4
 
 
 def test_real_workloads_are_those_of_the_grid() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from optimist_bench.overhead import command
-from optimist_bench.overhead.command import PACED_MS, find_latencies
+from optimist_bench.overhead.command import PACED_MS
 from optimist_bench.overhead.load import Arrivals
 from tests.bench.conftest import ReportOf
 
@@ -48,15 +48,6 @@ def test_an_answer_that_is_not_complete_is_an_error() -> None:
     ):
         with pytest.raises(RuntimeError, match="answer"):
             arrive(*reads).read_texts()
-
-
-def test_the_latency_of_a_token_ends_when_all_of_its_text_is_there() -> None:
-    answer = [(10, ""), (20, "abc"), (50, "de")]
-    assert find_latencies([5, 5, 30], [1, 4, 5], answer) == [15, 45, 20]
-    with pytest.raises(ValueError, match="shorter"):
-        find_latencies([5, 5], [1, 6], answer)
-    with pytest.raises(ValueError, match="shorter"):
-        find_latencies([5], [1], [])
 
 
 SMALL = ("overhead", "--streams", "4", "--tokens", "60", "--ramp-seconds", "0.1")

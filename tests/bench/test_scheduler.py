@@ -3,8 +3,7 @@
 import pytest
 
 from optimist_bench.__main__ import main
-from optimist_bench.overlap.command import summarise
-from optimist_bench.overlap.run import Configuration, Figures
+from optimist_bench.overlap.run import Figures
 from tests.bench.conftest import ReportOf
 
 
@@ -41,19 +40,6 @@ def figures(
     num_steps: int = 100, num_hits: int = 0, num_rows: int = 0, num_recomputed_rows: int = 0
 ) -> Figures:
     return Figures(1.0, 0.25, num_steps, num_steps, num_hits, num_rows, num_recomputed_rows)
-
-
-def test_pairs_are_compared_in_the_order_in_which_they_ran() -> None:
-    on, off = Configuration(800, 2), Configuration(800, 2, optimistic=False)
-    runs = {on: [figures(90), figures(200)], off: [figures(100), figures(200)]}
-    report = summarise(runs)
-    assert report["throughput_ratio"] == 0.95
-    assert report["num_pairs"] == 2
-    assert not report["never_slower"]
-    assert report["configurations"][on.name]["throughput_ratio"] == 0.95
-    assert report["configurations"][off.name]["throughput_ratio"] is None
-    assert report["configurations"][off.name]["steps_per_second"] == 150
-    assert summarise({on: [figures(99)], off: [figures(100)]})["never_slower"]
 
 
 def test_a_small_run_has_all_keys(report_of: ReportOf) -> None:

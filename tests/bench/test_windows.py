@@ -53,13 +53,6 @@ def test_more_proposers_are_not_slower_where_they_are_the_bottleneck(report_of: 
     assert one["tokens_per_second"] < two["tokens_per_second"]
 
 
-def test_services_that_share_a_core_are_slower(report_of: ReportOf) -> None:
-    own, shared = (
-        run(report_of, *LOAD, "--pass-ms", "2", "--cores", number) for number in ("0", "1")
-    )
-    assert shared["tokens_per_second"] < own["tokens_per_second"]
-
-
 def test_jobs_of_a_service_run_in_turn_and_wait_for_a_core() -> None:
     timeline, cores = Timeline(), Cores(1)
     first, second = Service(timeline, cores), Service(timeline, cores)

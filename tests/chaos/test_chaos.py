@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.__main__ import main
 from tests.chaos.run import FaultsSettings, run
 from tests.chaos.services.fleet import Shape
 
@@ -29,12 +28,3 @@ async def test_answers_are_the_same_whatever_fails(tmp_path: Path) -> None:
     assert report["failed_as_they_must"] > 0
     assert any(kind.endswith(" grpc") for kind in report["by_kind"])
     assert report["all_right"]
-
-
-@pytest.mark.parametrize("mode", ["faults", "partitions", "soak"])
-def test_a_wrong_command_line_is_an_error_in_one_line(
-    mode: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([mode, "--sedonds", "3"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "--sedonds" in line

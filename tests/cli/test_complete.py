@@ -75,16 +75,6 @@ def test_what_is_no_gateway_is_named(
     assert capsys.readouterr().err == error
 
 
-@pytest.mark.parametrize("flags", [("--color", "always"), ("--colour=always",)])
-def test_what_was_predicted_is_coloured_when_it_is_asked_for(
-    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    choice = {"index": 0, "delta": {"content": "xy"}, "predicted_text_length": 1}
-    with serving([{"choices": [choice]}], []) as url:
-        assert main(["Go.", "--url", url, *flags]) == 0
-    assert capsys.readouterr().out == "\x1b[32mx\x1b[0my\n"
-
-
 def test_a_key_is_shown_to_a_gateway_that_asks_for_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

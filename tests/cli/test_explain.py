@@ -18,7 +18,7 @@ from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
-from optimist_cli.explain.command import ExplainSettings, choose_style, page, summarise
+from optimist_cli.explain.command import page, summarise
 from optimist_cli.explain.log import LogError
 from optimist_cli.explain.records import records
 from optimist_cli.explain.story import Summary
@@ -165,30 +165,6 @@ DETAIL = f"""\
 """
 
 
-def test_colours_say_the_same(log: Path) -> None:
-    coloured = explain(log, Style(is_coloured=True, width=90))
-    text = "\n".join(coloured)
-    assert "\x1b[33mdef \x1b[0m" in text
-    assert "\x1b[32mf(a\x1b[0m\x1b[33m + \x1b[0m" in text
-    assert "\x1b[36ma + \x1b[0m\x1b[33mnew\x1b[0m" in text
-    bare = [re.sub("\x1b\\[[0-9]+m", "", line) for line in coloured]
-    assert bare == [re.sub("[«»‹›⟨⟩]", "", line) for line in explain(log)]  # noqa: RUF001
-
-
-def test_tokens_from_the_prompt_are_named_by_their_position(tmp_path: Path) -> None:
-    logs = opened(tmp_path, prompt=("x", "f", "(", "a", "):"))
-    drafted = draft_of(tokens("f", "(", "a", "):"), positions=range(-5, -1))
-    logs.step("a", tokens(), 0, drafted, 1e-6, 0)
-    logs.step("a", tokens("f", "(", "new"), 3, None, 1e-6, 0)
-    logs.close("a")
-    text = "\n".join(explain(tmp_path / "a.jsonl"))
-    assert "proposes 4 tokens from token 2 of the prompt" in text
-    assert "3 tokens: 2 from the prompt, 1 model's own" in text
-    assert "⟨f(⟩«new»" in text
-    assert "0 predicted, 2 from the prompt, 0 own text" in text
-    assert "token 5 of the prompt" in "\n".join(explain(tmp_path / "a.jsonl", number=0))
-
-
 def test_the_command_prints_the_story_a_step_or_a_summary(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,35 +207,14 @@ def test_the_command_prints_the_story_a_step_or_a_summary(
     }
 
 
-RECORD = """\
-- step: 5
-  replica: 127.0.0.1:50053
-  position: 13
-  token_ids: [0]
-  texts: ["\\n"]
-  completed_lines:
-  - {number: 2, text: "    return new\\n"}
-  line_prefix: ''
-  proposal:
-    token_ids: []
-    texts: []
-    parents: []
-    positions: []
-    values: []
-  num_alignments: 3
-  microseconds: 6.0
-"""
-
-
 def test_records_are_printed_as_yaml(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = [json.loads(line) for line in log.read_bytes().splitlines()]
     assert main(["explain", str(log), "--yaml"]) == 0
     text = capsys.readouterr().out
     assert yaml.safe_load(text) == written
-    assert f"\n{RECORD}" in text
     assert max(map(len, text.splitlines())) <= 100
     assert main(["explain", str(log), "--yaml", "--step", "5"]) == 0
-    assert capsys.readouterr().out == RECORD
+    assert yaml.safe_load(capsys.readouterr().out) == [written[6]]
     assert main(["explain", str(log), "--yaml", "--step", "99"]) == 2
     log.write_bytes(log.read_bytes()[:-20] + b"\n")
     damaged = yaml.safe_load("\n".join(records(BytesIO(log.read_bytes()))))
@@ -274,32 +229,6 @@ def test_every_text_comes_through_yaml(text: str) -> None:
     shown = "\n".join(records(BytesIO(json.dumps(header).encode() + b"\n")))
     assert yaml.safe_load(shown) == [header]
     assert shown.replace("\n", "").isprintable()
-
-
-@pytest.mark.parametrize(
-    ("color", "environment", "is_terminal", "is_coloured"),
-    [
-        ("auto", {}, False, False),
-        ("auto", {"NO_COLOR": "1"}, True, False),
-        ("auto", {"NO_COLOR": ""}, True, True),
-        ("always", {"NO_COLOR": "1"}, False, True),
-    ],
-)
-def test_when_there_are_colours(
-    color: str, environment: dict[str, str], is_terminal: bool, is_coloured: bool
-) -> None:
-    settings = ExplainSettings(log="x", color=color)
-    style = choose_style(settings, environment, is_terminal=is_terminal)
-    assert style.is_coloured == is_coloured
-
-
-def test_the_page_is_as_wide_as_the_terminal(
-    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    assert main(["explain", str(log)]) == 0
-    body = capsys.readouterr().out.splitlines()
-    assert max(width_of(line) for line in body if not line.startswith("from the")) == 40
 
 
 @pytest.mark.parametrize(
@@ -362,35 +291,6 @@ def test_what_follows_a_cut_is_read_too(log: Path) -> None:
     assert summary.replicas == ["127.0.0.1:50053", "127.0.0.1:50054"]
     assert (summary.damaged_documents, summary.missing_tokens) == (1, 3)
     assert summary.num_predicted_tokens == 24
-
-
-def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> None:
-    logs = opened(tmp_path, PREDICTION, replica="two")
-    logs.step("a", PREDICTION[:5], 5, None, 1.0, 0)
-    logs.step("a", PREDICTION[5:6], 6, predicted(6, 9), 1e-6, 0)
-    logs.step("a", PREDICTION[6:9], 9, None, 1e-6, 0)
-    story = explain(tmp_path / "a.jsonl")
-    assert "  taken over with 5 tokens that another replica observed" in story
-    summary = summary_of(tmp_path / "a.jsonl")
-    assert (summary.steps, summary.output_tokens, summary.missing_tokens) == (2, 4, 5)
-    assert (summary.accepted_from_prediction, summary.proposer_us["p99"]) == (2, 1.0)
-
-
-def test_lines_of_several_predictions_are_distinguished(tmp_path: Path) -> None:
-    logs = opened(tmp_path, PREDICTION, tokens("x", "\n", "y"))
-    logs.step("a", tokens(), 0, predicted(0, 2), 0.0, 0)
-    logs.step("a", tokens("x"), 1, draft_of(tokens("y"), positions=[26]), 0.0, 0)
-    text = "\n".join(explain(tmp_path / "a.jsonl"))
-    assert "lost at prediction 1, line 1, found at prediction 2, line 2: forward" in text
-    assert 'from prediction 2, line 2, chance 0.50: "y"' in text
-
-
-def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
-    logs = opened(tmp_path, PREDICTION)
-    logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0, 0)
-    renamed = draft_of(tokens("new", "):"), positions=[-1, 4])
-    logs.step("a", tokens("f", "("), 3, renamed, 0.0, 0)
-    assert sum(summary_of(tmp_path / "a.jsonl").jumps.values()) == 0
 
 
 def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:

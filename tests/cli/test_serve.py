@@ -11,9 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from optimist_cli import engine
-from optimist_cli.complete import CompleteSettings
 from optimist_cli.serve import command as serve
-from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.process import ServiceSpec
 from optimist_cli.serve.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.serve.settings import serve_settings
@@ -96,12 +94,6 @@ def test_workers_of_several_devices_are_not_started_together() -> None:
     assert _value(worker, "--tensor-parallel-size") == "2"
 
 
-def test_no_service_takes_the_ports_of_the_gateway() -> None:
-    (before,) = free_ports(1)
-    taken = [str(before + 1), str(before + 2)]
-    assert str(free_ports(1, taken)[0]) not in taken
-
-
 def test_the_gateway_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
     # It remembers the proxy of its first use.
@@ -124,16 +116,6 @@ def test_a_gateway_that_shows_a_certificate_is_asked_by_https(
         assert gateway_url(settings) == url
         *_, gateway = service_specs(settings)
         assert gateway.is_healthy()
-
-
-def test_without_more_services_have_their_own_defaults_and_say_little() -> None:
-    services = started()
-    levels = {name: each["log_level"] for name, each in services.items()}
-    assert levels == dict.fromkeys(SETTINGS, "warning") | {"worker": "info"}
-    assert services["proposer"]["store"] == "memory"
-    assert services["gateway"]["grpc_port"] == 0
-    settings, _ = serve_settings(["some/model"])
-    assert model_name(settings) == "model"
 
 
 def test_the_services_read_the_file_of_serve(
@@ -209,33 +191,6 @@ def test_options_of_single_services_are_passed_on_to_those_that_have_them() -> N
     }
     for name, expected in expected_of.items():
         assert expected.items() <= services[name].items()
-
-
-@pytest.mark.parametrize(
-    ("words", "page", "rest"),
-    [
-        ("models/smollm2", True, ""),
-        ("models/tiny-edit --no-page", False, ""),
-        ("some/model --port 8001", True, " --url http://127.0.0.1:8001"),
-        ("some/model --api-key secret", True, " --api-key KEY"),
-    ],
-)
-def test_the_last_lines_name_places_and_a_request_to_paste(
-    words: str, page: bool, rest: str
-) -> None:
-    settings, flags = serve_settings(words.split())
-    url, lines = gateway_url(settings), serve.summary(settings, None, flags, 1.0)
-    assert (f"  page     {url}/\n" in lines) is page
-    assert f"  API      {url}/v1\n" in lines
-    assert "secret" not in lines
-    instruction = "Rename `width` to `length`." if "tiny" in words else "Correct the spelling"
-    last = lines.splitlines()[-1]
-    assert instruction in last
-    assert last.endswith(f"--file /dev/stdin{rest}")
-
-
-def test_a_request_to_paste_leaves_out_where_complete_asks_anyway() -> None:
-    assert CompleteSettings.model_fields["url"].default == serve.COMPLETE_URL
 
 
 def test_a_key_reaches_the_gateway_and_no_command_line() -> None:

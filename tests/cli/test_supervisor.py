@@ -127,34 +127,6 @@ async def test_a_service_that_cannot_start_is_not_waited_for_behind_a_slow_one(
     await expect_given_up(replace(slow, start_seconds=0.1), "first was not healthy after 0 s")
 
 
-async def test_it_ends_all_services_of_the_same_name(fake_service: FakeService) -> None:
-    services = [fake_service("first"), fake_service("first", file="other")]
-    supervisor = Supervisor(services, Lines().write)
-    await supervisor.start()
-    processes = list(supervisor._processes.values())
-    await supervisor.stop()
-    assert len(processes) == 2
-    # A process that was not ended would be waited for in vain.
-    assert [await asyncio.wait_for(each.exit_code(), 5) for each in processes] == [-15, -15]
-
-
-async def test_services_go_on_and_end_when_nobody_reads_their_lines(
-    fake_service: FakeService, tmp_path: Path
-) -> None:
-    def write(name: str, line: str) -> None:
-        raise BrokenPipeError
-
-    supervisor = Supervisor([fake_service("first", 0.1), fake_service("second")], write)
-    async with watched(supervisor) as watching:
-        while int((tmp_path / "first.starts").read_text() or 0) < 2:
-            assert not watching.done()
-            await asyncio.sleep(0.01)
-    second = supervisor._processes[1]
-    await supervisor.stop()
-    assert await asyncio.wait_for(second.exit_code(), 5) == -15
-    assert list(second.last_lines) == ["start 1"]
-
-
 async def test_all_services_end_though_one_cannot_be_ended(
     fake_service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -125,19 +125,6 @@ async def test_steps_and_the_whole_answer(server: ScriptedServer, client: Any) -
     assert server.metadata[0]["authorization"] == "Bearer secret"
 
 
-async def test_errors_name_the_field(server: ScriptedServer, client: Any) -> None:
-    names = {"optimist_error_code": "invalid_value", "optimist_error_field": "sampling.top_p"}
-    server.behaviours = [failing(grpc.StatusCode.INVALID_ARGUMENT, **names)]
-    stream = client.generate("x", top_p=7.0)
-    assert await stream.request_id() == ""
-    with pytest.raises(OptimistError, match="as the test wants") as caught:
-        await stream.result()
-    error = caught.value
-    assert (error.status, error.code) == ("INVALID_ARGUMENT", "invalid_value")
-    assert error.field == "sampling.top_p"
-    assert len(server.requests) == 1
-
-
 async def test_a_call_that_was_not_begun_is_made_again(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [
         failing(grpc.StatusCode.UNAVAILABLE),
@@ -163,23 +150,6 @@ async def test_there_is_an_end_of_retries(server: ScriptedServer, client: Any) -
     assert len(server.requests) == 4
     with pytest.raises(OptimistError, match="broke off"):
         await client.generate("x").result()
-
-
-async def test_leaving_the_block_ends_the_request(server: ScriptedServer, client: Any) -> None:
-    server.behaviours = [hanging]
-    async with client.generate("x") as stream:
-        assert (await anext(stream)).text == "a"
-        assert not server.ended.is_set()
-    assert await ended(server)
-
-
-async def test_a_call_ends_in_time(server: ScriptedServer, client: Any) -> None:
-    server.behaviours = [hanging]
-    stream = client.generate("x", timeout=0.2)
-    assert (await anext(stream)).text == "a"
-    with pytest.raises(OptimistError, match="DEADLINE_EXCEEDED"):
-        await anext(stream)
-    assert await ended(server)
 
 
 async def test_models(client: Any) -> None:
@@ -284,20 +254,6 @@ async def test_a_wait_for_a_retry_can_be_cancelled(server: ScriptedServer) -> No
         with pytest.raises(OptimistError, match="as the test wants"):
             await anext(stream)
     assert len(server.requests) == 1
-
-
-async def test_no_call_is_made_after_a_wait_that_ends_as_it_is_cancelled() -> None:
-    nothing = grpc.aio.Metadata()
-    error = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing)
-    start = Mock(return_value=Mock(read=AsyncMock(side_effect=error)))
-    # The wait is over with the next turn of the event loop, in which its end is heard of too.
-    stream = AsyncStream(start, Deadline.after(None), RetryPolicy(first_wait_seconds=0.0))
-    task = asyncio.create_task(stream.result())
-    await asyncio.sleep(0)
-    stream.cancel()
-    with pytest.raises(OptimistError, match="UNAVAILABLE"):
-        await task
-    assert start.call_count == 1
 
 
 async def test_a_server_that_vanished(

@@ -35,22 +35,6 @@ def name(model: Path, generation: Any = ..., config: Any = ..., token: Any = ...
     return model
 
 
-@pytest.mark.parametrize(
-    ("files", "ends"),
-    [
-        ({"config": [7, 8]}, {7, 8}),
-        ({"token": {"__type": "AddedToken", "content": "</s>"}}, {2}),
-        ({"generation": [7, 0], "config": 8, "token": "</s>"}, {0, 2, 7, 8}),
-        ({"generation": 99999, "config": -1, "token": "</s>"}, {2}),
-        ({"generation": None}, {5}),
-    ],
-)
-def test_all_files_are_read(model: Path, files: dict[str, Any], ends: set[int]) -> None:
-    name(model, **files)
-    # What a class would say is taken where no file says anything.
-    assert set(read_end_tokens(str(model), "--model", VOCAB_SIZE, 5)) == ends
-
-
 def test_a_turn_may_end_by_a_token_that_the_tokenizer_alone_names(model: Path) -> None:
     tokenizer = Tokenizer.from_file(str(model / TOKENIZER))
     tokenizer.add_special_tokens(["<|im_end|>"])

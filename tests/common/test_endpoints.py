@@ -29,17 +29,6 @@ def test_peers_are_the_addresses_that_a_name_had_last() -> None:
     assert peers.peers == (three,)
 
 
-def test_a_process_with_two_families_of_addresses_is_one_peer() -> None:
-    peers = PeerSet("localhost:50051")
-    for addresses, targets in (
-        (["::1", "127.0.0.1"], ["127.0.0.1:50051"]),
-        (["fd00::1", "10.0.0.1", "10.0.0.2", "fd00::2"], ["10.0.0.1:50051", "10.0.0.2:50051"]),
-        (["fd00::1", "fd00::2"], ["[fd00::1]:50051", "[fd00::2]:50051"]),
-    ):
-        peers.update(addresses)
-        assert [peer.target for peer in peers.peers] == targets
-
-
 @pytest.mark.parametrize("address", ["host", ":5", "host:0", "host:65536", "::1:5"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"must be host:port|in brackets"):

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -84,17 +83,6 @@ def test_the_certificate_of_a_gateway_need_not_name_the_loopback(tmp_path: Path)
         assert url.startswith("https://")
         assert http_health.answers(f"{url}/health", 5.0)
         assert not http_health.answers(url.replace("https", "http"), 5.0)
-
-
-def test_what_speaks_no_http_does_not_answer() -> None:
-    # As a gRPC server begins: with the settings of HTTP/2.
-    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}/health"
-        answer = pool.submit(http_health.answers, url, 5.0)
-        connection, _ = listening.accept()
-        with connection:
-            connection.sendall(b"\0\0\6\4\0\0\0\0\0\0\5\0\0\x40\0\n")
-        assert answer.result() is False
 
 
 @pytest.mark.parametrize("module", [health, http_health])

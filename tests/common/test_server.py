@@ -83,19 +83,6 @@ class Servicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             self.ended.set()
 
 
-async def test_services_are_reached_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nobody listens there.
-    with bind("127.0.0.1", 0) as unused:
-        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-            monkeypatch.setenv(name, f"http://127.0.0.1:{unused.getsockname()[1]}")
-        for name in ("no_proxy", "no_grpc_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        async with serve(add=Servicer().add) as (_, address), open_channel(address) as opened:
-            assert await asyncio.to_thread(is_serving, address, 5.0)
-            stub = scheduler_pb2_grpc.SchedulerServiceStub(opened)
-            assert await stub.Describe(scheduler_pb2.DescribeRequest())
-
-
 async def test_both_sides_of_a_silent_connection_give_it_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -74,13 +74,6 @@ def test_wrong_flags_are_named(arguments: list[str], text: str) -> None:
         load_settings(ExampleSettings, arguments)
 
 
-@pytest.mark.parametrize(("name", "shown"), [("PORT", "PORT: .*'many'"), ("PROT", "PROT")])
-def test_wrong_variables_are_named(monkeypatch: pytest.MonkeyPatch, name: str, shown: str) -> None:
-    monkeypatch.setenv(f"OPTIMIST_EXAMPLE_{name}", "many")
-    with pytest.raises(SetupError, match=f"OPTIMIST_EXAMPLE_{shown}"):
-        load_settings(ExampleSettings, ["--name", "n"])
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -110,17 +103,6 @@ def test_passwords_are_not_shown(url: str) -> None:
         with pytest.raises(SetupError, match=flag) as raised:
             load_settings(ExampleSettings, ["--name", "n", flag, url])
         assert "s3cret" not in str(raised.value)
-
-
-def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        load_settings(ExampleSettings, ["--help"])
-    shown = capsys.readouterr().out
-    assert shown.startswith("usage: optimist example NAME [OPTIONS]\n")
-    for text in ("--name NAME", "--port N", "--peers PEERS,...", "--config FILE", "100%"):
-        assert text in shown
-    assert "--mode {fast,slow}" in shown
-    assert re.search(r"--is-open, --no-is-open\s+open to all", shown)
 
 
 def test_a_command_line_as_people_write_it() -> None:

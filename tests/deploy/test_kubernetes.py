@@ -87,11 +87,6 @@ def test_gives_each_service_settings_that_it_accepts(installation: Installation)
         settings_class(pod.service)(**values)
 
 
-def test_selectors_mean_the_pods_of_their_owner(installation: Installation) -> None:
-    for name, one in installation.kind("Deployment", "StatefulSet").items():
-        assert [pod.owner for pod in installation.selected(one["spec"]["selector"])] == [name]
-
-
 def test_a_service_leads_to_ports_that_are_listened_on(installation: Installation) -> None:
     for name, service in installation.kind("Service").items():
         pods = installation.selected({"matchLabels": service["spec"]["selector"]})
@@ -199,25 +194,6 @@ def test_pods_outlive_the_grace_that_their_service_gives_to_requests(
         assert pod.spec["terminationGracePeriodSeconds"] > grace
 
 
-def test_budgets_mean_pods_that_exist_and_all_pods_have_one(installation: Installation) -> None:
-    protected = []
-    for budget in installation.kind("PodDisruptionBudget").values():
-        pods = installation.selected(budget["spec"]["selector"])
-        assert len({pod.role for pod in pods}) == 1
-        assert budget["spec"]["maxUnavailable"] == 1
-        protected += [(pod.owner, pod.role) for pod in pods]
-    assert sorted(protected) == sorted((pod.owner, pod.role) for pod in installation.pods)
-
-
-def test_pods_are_spread_by_their_own_labels(installation: Installation) -> None:
-    for pod in installation.pods:
-        for constraint in pod.spec.get("topologySpreadConstraints", []):
-            owners = [one.owner for one in installation.selected(constraint["labelSelector"])]
-            assert owners == [pod.owner]
-    spread = {pod.role for pod in installation.pods if "topologySpreadConstraints" in pod.spec}
-    assert {"gateway", "proposer"} & {pod.role for pod in installation.pods} <= spread
-
-
 def test_what_is_mounted_is_there_and_files_are_mounted_where_settings_look(
     installation: Installation,
 ) -> None:
@@ -263,15 +239,6 @@ def check_files(pod: Pod, volumes: dict[str, dict[str, Any]]) -> None:
         assert mounts[model] in volumes
 
 
-def test_the_same_model_is_served_by_all(installation: Installation) -> None:
-    models = {
-        pod.variables.get(variable(pod, "MODEL"))
-        for pod in service_pods(installation)
-        if pod.service != "scheduler"
-    }
-    assert len(models) <= 1
-
-
 def test_gpus_are_asked_for_where_they_are_used(installation: Installation) -> None:
     for pod in service_pods(installation):
         limits = pod.container["resources"]["limits"]
@@ -288,15 +255,6 @@ def test_gpus_are_asked_for_where_they_are_used(installation: Installation) -> N
         if "nvidia.com/gpu" in pod.container["resources"]["limits"]:
             assert [one["key"] for one in pod.spec["tolerations"]] == ["nvidia.com/gpu"]
             assert any(key.startswith("nvidia.com/gpu") for key in pod.spec["nodeSelector"])
-
-
-def test_an_engine_keeps_what_it_downloads_and_compiles_and_may_have_a_key_of_the_hub() -> None:
-    (pod,) = (pod for pod in render(ENGINES).pods if pod.service == ENGINE)
-    mounts = {one["mountPath"]: one["name"] for one in pod.container["volumeMounts"]}
-    assert mounts[pod.variables["HOME"]] == "cache"
-    (secret,) = (one["valueFrom"] for one in pod.container["env"] if "value" not in one)
-    key = {"name": "optimist-engine", "key": "hf-token", "optional": True}
-    assert secret == {"secretKeyRef": key}
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -385,20 +343,6 @@ def test_nothing_goes_unprotected_with_all_that_protects() -> None:
         assert {"mtls", "cert-manager", "api-keys", "strict"} <= set(stack)
         for pod in service_pods(render(overlay, stack)):
             assert (variable(pod, "INSECURE") in pod.variables) is pod.is_rank
-
-
-def test_both_ways_into_the_world_lead_to_the_gateway() -> None:
-    keda, hpa = (render("base", STACKS[name]) for name in ("keda", "hpa"))
-    services = keda.kind("Service")
-    (route,) = keda.kind("HTTPRoute").values()
-    (backend,) = route["spec"]["rules"][0]["backendRefs"]
-    ports = services[backend["name"]]["spec"]["ports"]
-    assert backend["port"] in [port["port"] for port in ports]
-    (ingress,) = hpa.kind("Ingress").values()
-    (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
-    service = path["backend"]["service"]
-    assert service["name"] == backend["name"] == "optimist-gateway"
-    assert service["port"]["name"] in [port["name"] for port in ports]
 
 
 _DNS = {"k8s-app": "kube-dns"}

@@ -168,18 +168,6 @@ def test_each_service_is_scraped_by_the_name_that_alerts_and_dashboards_know(
     assert jobs["optimist-gateway"]["authorization"]["credentials"]["name"] == "optimist-keys"
 
 
-def test_alerts_lead_to_the_runbook_where_people_read_it() -> None:
-    url = "https://git.example.com/docs/runbook.md"
-    own = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "optimist-runbook"}}
-    own |= {"data": {"url": url}}
-    installation = render("base", ("monitoring", "runbook"), own=json.dumps(own))
-    (rules,) = installation.kind("PrometheusRule").values()
-    found = [rule for group in rules["spec"]["groups"] for rule in group["rules"]]
-    assert [rule["annotations"]["runbook_url"] for rule in found] == [
-        f"{url}#{rule['alert'].lower()}" for rule in alerts()
-    ]
-
-
 def check_scaled(installation: Installation, scaler: dict[str, Any]) -> None:
     target = scaler["spec"]["scaleTargetRef"]
     deployment = installation.kind(target["kind"])[target["name"]]

@@ -22,14 +22,6 @@ def names(arguments: list[str]) -> dict[str, str]:
     return {flag: one.served_name for flag, one in served.items()}
 
 
-def test_one_model_has_the_flags_for_one() -> None:
-    words = ["--model", "org/a", "--schedulers", "127.0.0.1:7", "--tool-call-format", "json"]
-    (one,) = load_settings(GatewaySettings, words).served_models().values()
-    assert (one.model, one.served_name, one.schedulers) == ("org/a", "a", ["127.0.0.1:7"])
-    assert one.tool_call_format == "json"
-    assert names([*words, "--served-model-name", "mine"]) == {"--model": "mine"}
-
-
 def test_the_first_model_is_that_of_the_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

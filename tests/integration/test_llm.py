@@ -88,7 +88,6 @@ def test_wrong_requests_name_their_prompt(llm: LLM) -> None:
     [
         ({"no_such": 1}, "optimist serve: unrecognized arguments: --no-such=1"),
         ({"max_model_len": -1}, ".*optimist worker: --max-model-len: "),
-        ({"config": "missing.yaml"}, "optimist serve: --config: cannot read missing.yaml"),
     ],
 )
 def test_services_that_cannot_start_say_why(options: dict[str, str | float], reason: str) -> None:

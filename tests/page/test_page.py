@@ -220,18 +220,6 @@ def test_without_a_prediction_the_prompt_is_followed(visit: Visit, server: FakeS
     assert page.get_by_role("img", name="of the prompt the answer repeats 0.").count() == 1
 
 
-def test_prompt_and_prediction_are_followed_in_one_answer(visit: Visit, server: FakeServer) -> None:
-    page = open_with_prediction(visit, server)
-    asked(page).fill(PROMPT)
-    server.events = [*EDIT[:2], chunk(repeated(", height", 26)), *EDIT[3:]]
-    run(page)
-    title = "The way through the prompt and the prediction"
-    expect(page.get_by_role("heading", name=title)).to_be_visible()
-    assert parts(page, ".followed .part.repeated") == [", height"]
-    assert " area(" in parts(page, ".followed .part.used")
-    assert len(sources(page)) == 5
-
-
 def test_a_race_sends_the_same_request_twice(visit: Visit, server: FakeServer) -> None:
     page = open_with_prediction(visit, server)
     page.get_by_text("Options").click()
@@ -307,22 +295,6 @@ def test_a_server_that_wants_a_key_is_given_one(visit: Visit, server: FakeServer
     assert kept == [[], ["optimist-api-key"]]
 
 
-def test_a_browser_that_keeps_nothing_shows_the_page(visit: Visit, server: FakeServer) -> None:
-    server.api_key = "right"
-    visit.allow_failed_requests()
-    page = visit.open(server.url, wait=False)
-    page.add_init_script(
-        "for (const area of ['localStorage', 'sessionStorage']) Object.defineProperty(window, area,"
-        "{ get() { throw new DOMException('blocked', 'SecurityError'); } });"
-    )
-    page.reload()
-    give_key(page, "right")
-    page.get_by_label("Theme").select_option("dark")
-    run(page)
-    assert answer(page) == EDITED
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-
-
 def test_what_goes_wrong_is_said(visit: Visit, server: FakeServer) -> None:
     visit.allow_failed_requests()
     message = "prediction: too long"
@@ -375,30 +347,6 @@ def test_a_running_answer_can_be_stopped_or_replaced(visit: Visit, server: FakeS
     expect(spoken).to_contain_text("Stopped after 1 token in 1 pass (1.0 a pass)")
     page.get_by_label("Example").select_option("format")
     expect(spoken).to_have_text("")
-
-
-def test_of_requests_that_wait_for_the_server_the_last_is_sent_unless_it_is_stopped(
-    visit: Visit, server: FakeServer
-) -> None:
-    server.may_list.clear()
-    page = visit.open(server.url, wait=False)
-    stop = page.get_by_role("button", name="Stop")
-    for way in ("Escape", "Stop", "Example"):
-        press(page, "Run")
-        expect(stop).to_be_enabled()
-        if way == "Escape":
-            page.keyboard.press("Escape")
-        elif way == "Stop":
-            stop.click()
-        else:
-            page.get_by_label("Example").select_option("format")
-        expect(stop).to_be_disabled()
-    press(page, "Run")
-    expect(stop).to_be_enabled()
-    page.keyboard.press("Control+Enter")
-    server.may_list.set()
-    expect(outcome(page)).to_have_text("complete")
-    assert len(server.requests) == 1
 
 
 def test_everything_works_by_keyboard(visit: Visit, server: FakeServer) -> None:
@@ -495,49 +443,6 @@ def test_a_chosen_theme_stays_and_nothing_moves_for_those_who_do_not_want_it(
     moving = page.evaluate("document.getAnimations().length")
     still = page.locator(".runner").evaluate("it => getComputedStyle(it).transitionDuration")
     assert (moving, still) == (0, "0s")
-
-
-def test_what_is_followed_stays_in_view(visit: Visit, server: FakeServer) -> None:
-    lines = [f"line {number}\n" for number in range(300)]
-    places = [(sum(map(len, lines[:at])), sum(map(len, lines[: at + 50]))) for at in (0, 50, 100)]
-    text = "".join(lines)
-    server.events = [
-        chunk(segment("prediction", text[start:end], (start, end))) for start, end in places
-    ]
-    page = visit.open(server.url)
-    expected(page).fill(text)
-    run(page)
-    sheet, cursor = page.locator(".followed").bounding_box(), page.locator(".followed .cursor")
-    box = cursor.bounding_box()
-    assert sheet is not None
-    assert box is not None
-    assert sheet["y"] <= box["y"] <= sheet["y"] + sheet["height"]
-    assert page.evaluate("scrollY") == 0
-
-
-def test_on_a_narrow_screen_the_answer_is_shown_when_it_begins(
-    visit: Visit, server: FakeServer
-) -> None:
-    page = open_with_prediction(visit, server, viewport={"width": 390, "height": 844})
-    button = page.get_by_role("button", name="Run")
-    expect(page.get_by_role("heading", name="It answers")).not_to_be_in_viewport()
-    page.evaluate("scrollTo(0, 300)")
-    expect(button).to_be_in_viewport(ratio=1)
-    # Below the buttons nothing is seen.
-    run(page)
-    expect(page.locator(".answer-text")).to_be_in_viewport(ratio=1)
-    sheet, buttons = page.locator(".answer-text").bounding_box(), button.bounding_box()
-    assert sheet is not None
-    assert buttons is not None
-    assert sheet["y"] + sheet["height"] <= buttons["y"]
-    # Whoever looks at something else is not brought back by the end of the answer.
-    server.events = [*EDIT[:2], HANG]
-    button.click()
-    expect(page.locator(".answer-text")).to_have_text("def area(breadth")
-    page.evaluate("scrollTo(0, 0)")
-    press(page, "Stop")
-    expect(outcome(page)).to_have_text("stopped")
-    assert page.evaluate("scrollY") == 0
 
 
 CHAT = "#chat"
@@ -667,27 +572,3 @@ def test_a_question_waits_for_the_key_and_a_refusal_stands_where_the_answer_woul
     # What has no answer is not sent again.
     sent = [each["content"] for each in server.requests[-1]["messages"]]
     assert sent == ["The capital of Italy?"]
-
-
-def test_the_end_of_a_chat_is_followed_unless_one_reads_above(
-    visit: Visit, server: FakeServer
-) -> None:
-    lines = [chunk(segment("target", f"line {number}\n")) for number in range(60)]
-    server.events = lines
-    page = visit.open(server.url + CHAT, viewport={"width": 390, "height": 844})
-    ask(page, "Many lines.")
-    below = "(it => it.scrollHeight - it.scrollTop - it.clientHeight)(document.documentElement)"
-    assert page.evaluate(below) < 2
-    server.events = [*lines, HANG]
-    message(page).fill("Again.")
-    page.keyboard.press("Enter")
-    expect(page.locator(".turn")).to_have_count(2)
-    last = page.locator(".turn .answer-text").last
-    expect(last).to_contain_text("line 1")
-    page.evaluate("scrollTo(0, 100)")
-    expect(last).to_contain_text("line 59")
-    assert page.evaluate("scrollY") == 100
-    # What is asked next can be reached from everywhere.
-    for button in ("Send", "Stop"):
-        expect(page.get_by_role("button", name=button)).to_be_in_viewport(ratio=1)
-    page.keyboard.press("Escape")

@@ -37,21 +37,6 @@ def _debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "optimist_proposer.observing.alignment_log")
 
 
-async def test_losses_and_windows_are_written(caplog: pytest.LogCaptureFixture) -> None:
-    await follow("line", "def o", "ther\n", "def two\ny", " isn", prediction=PREDICTION)
-    assert {record.__dict__["request_id"] for record in caplog.records} == {"a"}
-    assert caplog.messages == [
-        "request a after 0 tokens, 0 searches: proposes 30 tokens from prediction 1, line 1, "
-        "token 1: 'd', chance 1.00",
-        "request a after 10 tokens, 1 searches: lost at prediction 1, line 1, token 6: 't' came, "
-        "not 'n'; proposes nothing",
-        "request a after 19 tokens, 2 searches: proposes 6 tokens from prediction 1, line 4, "
-        "token 2: ' ', chance 0.90",
-        "request a after 23 tokens, 2 searches: lost at prediction 1, line 4, token 5: 'n' came, "
-        "not ' '; proposes nothing",
-    ]
-
-
 async def test_those_of_the_default_algorithm_too(caplog: pytest.LogCaptureFixture) -> None:
     await follow("auto", "def one\nx is", " b\ndef two", prediction=PREDICTION)
     await follow("auto", "def one\n", "x is a\nd", prompt=PREDICTION)

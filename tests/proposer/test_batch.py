@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY
 
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.line import LineFollower
@@ -21,7 +20,6 @@ from tests.proposer.holding import (
     observation,
     opening,
 )
-from tests.proposer.text import as_text
 
 POEM = "one\ntwo\nthree\nfour\nfive\n"
 
@@ -42,15 +40,6 @@ async def known(proposer: BatchProposer) -> int:
     return (await observe(proposer, 1_000_000, "x")).gaps["a"]
 
 
-def window_text(answer: Answer, request_id: str = "a") -> str:
-    return as_text(answer.windows[request_id].draft.token_ids)
-
-
-async def test_gap_behind_an_applied_observation(proposer: BatchProposer) -> None:
-    observations = [observation(0, "one\n"), observation(9, "x"), observation(4, "two\n")]
-    assert (await proposer.apply([], observations, [])).gaps == {"a": 4}
-
-
 async def test_time_limit_ends_the_request() -> None:
     held = following()
     proposer = BatchProposer(held)
@@ -64,14 +53,6 @@ async def test_time_limit_ends_the_request() -> None:
     answer = await proposer.apply([opening("a", POEM)], [], [])
     assert "max_alignment_ms (0)" in answer.refusals["a"]
     assert not answer.windows
-
-
-async def test_only_the_end_of_the_prompt_is_a_source() -> None:
-    held = following(prompt_tokens=8)
-    proposer = BatchProposer(held)
-    await proposer.apply([opening("a", "x\n", prompt="cut off\nthe end\n")], [], [])
-    sources = lives(held).prepared.sources
-    assert as_text(sources.token_ids[sources.num_predicted : -1]) == "the end\n"
 
 
 def break_algorithm(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
@@ -98,22 +79,6 @@ async def test_algorithm_that_fails_harms_one_request(
     assert "the algorithm failed" in answer.refusals["a"]
     assert set(answer.windows) == {"b"}
     assert "IndexError: broken" in caplog.text
-
-
-async def test_what_happens_is_counted(proposer: BatchProposer) -> None:
-    def counts() -> list[float]:
-        names = ["observations", "windows_sent", "observation_gaps", "requests_refused"]
-        values = [REGISTRY.get_sample_value(f"optimist_proposer_{name}_total") for name in names]
-        values.append(REGISTRY.get_sample_value("optimist_proposer_observation_cpu_seconds_count"))
-        return [value or 0 for value in values]
-
-    before = counts()
-    await observe(proposer, 0, "ONE\ntwo\nTHREE\n")
-    await observe(proposer, 99, "x")
-    await proposer.apply([opening("b", "x" * 101)], [], [])
-    grown = [after - start for after, start in zip(counts(), before, strict=True)]
-    assert grown == [2, 1, 1, 1, 1]
-    assert REGISTRY.get_sample_value("optimist_proposer_requests_in_memory") == 1
 
 
 def replicas() -> tuple[MemoryStore, Replica, Replica]:

@@ -211,17 +211,6 @@ def test_a_file_has_a_bound_and_says_so(tmp_path: Path) -> None:
     assert path.read_bytes().count(FULL) == 1
 
 
-def test_a_long_prediction_leaves_room_for_the_steps(tmp_path: Path) -> None:
-    logs = logs_in(tmp_path, size=4000)
-    logs.open("a", Sources([tokens("abc\n" * 5000), tokens("xyz\n")]))
-    logs.step("a", tokens("a"), 1, chain("bc", 5001), 0.0, 0)
-    header, step = read(tmp_path / "a.jsonl")
-    assert header["predictions"][0]["num_lines"] == 5000
-    assert 5 < len(header["predictions"][0]["lines"]) < 100
-    assert header["predictions"][1]["lines"] == []
-    assert step["proposal"]["positions"] == [5001, 5002]
-
-
 def test_a_directory_that_holds_as_much_as_it_may_takes_no_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -137,14 +137,6 @@ def change(entry: Entry, path: str) -> tuple[str, str] | None:
     return None
 
 
-def test_the_summary_is_a_line(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    num_plans = sum(entry.HasField("plan") for entry in read(log))
-    assert main([str(log)]) == 0
-    line = capsys.readouterr().out
-    assert line.startswith(f"plans {num_plans}, outputs ")
-    assert line.endswith(", identical\n")
-
-
 @pytest.mark.parametrize(
     "path",
     [

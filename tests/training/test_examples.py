@@ -99,23 +99,12 @@ def test_what_several_repositories_say_is_counted(tmp_path: Path, texts: Path) -
     assert counted.counts[counted.pieces.index("Let")] == 4
 
 
-def test_bounds_decide_what_is_kept(tmp_path: Path, texts: Path) -> None:
-    out = tmp_path / "continuations.json.gz"
-    bounds = ("--least-repos", "1", "--least-count", "1", "--most", "3")
-    assert main(arguments(texts, out, *bounds)) == 0
-    counted = read_continuations(out.read_bytes())
-    assert len(counted.after_one) == len(counted.after_two) == 3
-    assert main(arguments(texts, out, "--least-repos", "1")) == 0
-    assert " secret" in read_continuations(out.read_bytes()).pieces
-    with pytest.raises(SetupError, match="--texts: nothing is met often enough"):
-        main(arguments(texts, out, "--least-count", "100"))
-    with pytest.raises(SetupError, match="--most: must be at least 1"):
-        main(arguments(texts, out, "--most", "0"))
-
-
 def test_files_of_no_use_are_named(tmp_path: Path) -> None:
     path, out = tmp_path / "texts.jsonl", tmp_path / "out.gz"
     with pytest.raises(SetupError, match="--texts: cannot read"):
+        main(arguments(path, out))
+    path.write_text('{"repo": "a/one", "text": "a b"}\n')
+    with pytest.raises(SetupError, match="--texts: nothing is met often enough"):
         main(arguments(path, out))
     path.write_text('{"text": "a b"}\n{"other": 1}\n')
     with pytest.raises(SetupError, match=r"line 2 has no 'text'"):

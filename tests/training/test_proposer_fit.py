@@ -1,18 +1,16 @@
 """Fits of the proposer's weights, and corrections of what was fitted."""
 
-import math
 from array import array
 
 import numpy as np
 import pytest
 
 from optimist_aligner.model.common import Continuations
-from optimist_aligner.model.layout import BLOCKS, NUM_KINDS, NUM_STEPS, NUM_WEIGHTS
+from optimist_aligner.model.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
 from optimist_aligner.model.weights import load_weights
 from optimist_aligner.text.sources import INT32
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import Pair
-from optimist_training.proposer import calibration as proposer_calibration
 from optimist_training.proposer.calibration import calibrate, correct, measure
 from optimist_training.proposer.fit import (
     NUM_NONE_FEATURES,
@@ -80,20 +78,6 @@ def test_gradient_is_the_slope_of_the_loss(is_step: bool) -> None:
     assert bool(gradient[NEXT_LOGIT : NEXT_LOGIT + NUM_KINDS].any()) == is_step
 
 
-def test_loss_is_the_negative_logarithm_of_the_chance_of_what_was_right() -> None:
-    builder = ExampleBuilder()
-    for feature, is_right in ((0, True), (1, True), (2, False)):
-        builder.add_row((feature,), is_right)
-    builder.end_group((3, NUM_WEIGHTS, NUM_WEIGHTS, NUM_WEIGHTS))
-    builder.add_row((0,), False)
-    builder.end_group()
-    weights = np.zeros(NUM_WEIGHTS + 1)
-    weights[:4] = np.log([2.0, 3.0, 4.0, 5.0])
-    _, loss = loss_gradient(weights, builder.build(), 0, 2, is_step=False)
-    # 5 of 14; and none of them right, which is 1 of 3.
-    assert loss == pytest.approx(math.log(14 / 5) + math.log(3))
-
-
 @pytest.mark.parametrize("is_step", [False, True])
 def test_known_weights_are_recovered(is_step: bool) -> None:
     truth = random_weights(4, 0.7)
@@ -112,32 +96,8 @@ def test_known_weights_are_recovered(is_step: bool) -> None:
         assert np.abs(weights[ends] - truth[ends]).max() < 0.2
 
 
-def test_weights_of_what_does_not_occur_stay() -> None:
-    weights = random_weights(6)
-    before = weights.copy()
-    assert fit(weights, ExampleBuilder().build(), is_step=True, seed=1) == 0
-    assert (weights == before).all()
-    fit(weights, sampled(before, 50, 7), is_step=False, seed=1)
-    changed = np.flatnonzero(weights != before)
-    assert len(changed)
-    assert changed.max() < 2 * FEATURES
-
-
 NOTHING = Continuations([], [], [], [])
 VOCABULARY = Vocabulary([f"t{number}" for number in range(100)])
-
-
-def test_correction_doubts_what_is_further_more_and_nothing_else() -> None:
-    logits = correct([0.0] * NUM_WEIGHTS, 0.2, 0.3)
-    steps = BLOCKS["next_step"].start
-    taken = [-logits[steps + bucket] for bucket in range(1, NUM_STEPS)]
-    assert taken == sorted(taken)
-    assert 0 < taken[0] < taken[-1] <= proposer_calibration.MOST_DOUBT
-    assert logits[BLOCKS["none"].start] == -0.3
-    spans = {name: slice(one.start, one.start + one.num_weights) for name, one in BLOCKS.items()}
-    changed = {name for name, span in spans.items() if any(logits[span])}
-    assert changed == {"next_step", "next_length", "none"}
-    assert correct([1.5] * NUM_WEIGHTS, 0.0, 0.0) == [1.5] * NUM_WEIGHTS
 
 
 def test_measure_is_higher_for_weights_that_know_than_for_none() -> None:

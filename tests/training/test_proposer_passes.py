@@ -10,21 +10,18 @@ import pytest
 
 from optimist_aligner.drafting.draft import NO_PARENT
 from optimist_aligner.follower import Aligner, AutoFollower
-from optimist_aligner.model.common import Continuations
 from optimist_aligner.model.layout import BLOCKS, NUM_WEIGHTS
 from optimist_aligner.model.weights import Weights, load_weights
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
-from optimist_bench.harness.pair import Pair
 from optimist_training.proposer.fit import ExampleBuilder, Examples
-from optimist_training.proposer.passes import Round, collect, collect_pass
+from optimist_training.proposer.passes import collect_pass
 from tests.proposer.text import tree_of
 
 TOKEN_TEXTS = [" a", "b", "\n", "(", "1", " ", "c", " d"]
 OLD, NEW = 6, 7
 PACKAGED = load_weights(is_rewrite=True).logits
 VOCABULARY = Vocabulary(TOKEN_TEXTS)
-NOTHING = Continuations([], [], [], [])
 
 
 def some_logits(seed: int) -> list[float]:
@@ -105,14 +102,3 @@ def test_right_candidates_are_followed_to_where_they_err(
         for examples in (roots.build(), steps.build())
     ]
     assert found == rights
-
-
-def test_each_least_value_is_a_request_of_its_own() -> None:
-    before, after = (array("i", text) for text in renaming(6))
-    pair = Pair(before, array("i"), after, {})
-    sizes = [
-        collect(Round(VOCABULARY, NOTHING, some_logits(6), values), [pair])[0].num_groups
-        for values in ((0.0,), (0.3,), (0.0, 0.3))
-    ]
-    assert sizes[2] == sizes[0] + sizes[1]
-    assert sizes[1] >= sizes[0]

@@ -65,12 +65,6 @@ def test_a_payload_arrives_and_nothing_else_is_touched(
     assert PAYLOAD in extra_args
 
 
-def test_what_is_no_payload_is_taken_away() -> None:
-    for value in (None, 1, "text", ["text"]):
-        attached, rest = take_attached({PAYLOAD: value, TEXT: "text"})
-        assert (attached.key, attached.predictions, attached.text, rest) == (None, [], "text", None)
-
-
 @given(st.lists(st.integers(-3, 2)), st.integers(0, 20))
 def test_what_the_client_does_not_get_is_not_accepted(
     positions: list[int], num_delivered: int

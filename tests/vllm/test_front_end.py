@@ -146,16 +146,6 @@ def metric(result: str) -> float:
     return REGISTRY.get_sample_value("optimist_plugin_prediction_tokens_total", labels) or 0.0
 
 
-async def test_metrics_count_what_the_predictions_were_worth(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = metric("accepted"), metric("rejected")
-    accepted, rejected = counts(await Served(monkeypatch).ask(prediction=PREDICTION))
-    await events(await Served(monkeypatch).ask(prediction=PREDICTION, stream=True))
-    assert metric("accepted") - before[0] == 2 * accepted
-    assert metric("rejected") - before[1] == 2 * rejected
-
-
 async def test_responses_take_a_prediction_and_count_it_in_the_metrics_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

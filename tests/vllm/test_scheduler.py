@@ -173,17 +173,6 @@ def test_several_choices_share_what_was_read(engine: Engine) -> None:
     assert first is not other
 
 
-def test_drafts_end_with_the_output_and_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch, max_model_len=40)
-    engine.add("1", CODE, max_tokens=10, extra_args={PAYLOAD: payload(CODE)})
-    engine.run()
-    assert engine.outputs["1"] == tokens(CODE)[:10]
-    assert max(len(each.get("1", ())) for each in engine.drafts) <= 8
-    engine.add("2", CODE[:36], prompt=tokens("?"), extra_args={PAYLOAD: payload(CODE)})
-    engine.run()
-    assert engine.text("2") == CODE[:36]
-
-
 def test_grammars_cut_drafts(engine: Engine) -> None:
     engine.grammar.forbidden = {ord("\n")}
     engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})

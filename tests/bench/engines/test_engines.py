@@ -13,7 +13,7 @@ from optimist_bench.engines.asking import Answer, Round
 from optimist_bench.engines.command import EnginesSettings, main
 from optimist_bench.engines.plot import draw
 from optimist_bench.engines.report import Key, make_rows
-from optimist_bench.engines.servers import ENGINES, Engine, find_vllm_version, require_vllm
+from optimist_bench.engines.servers import ENGINES, Engine
 from optimist_bench.engines.tables import combine, describe
 from optimist_bench.engines.workloads import WORKLOADS, make_prompts, read_files
 from optimist_common.errors import SetupError
@@ -91,20 +91,6 @@ def test_more_streams_add_requests_to_the_same_ones(tmp_path: Path) -> None:
         make_prompts("rewrite", pairs, 2, 17)
 
 
-def test_what_vllm_s_environment_has_is_found(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "vllm").touch()
-    require_vllm(["vllm-ngram"], str(tmp_path))
-    with pytest.raises(SetupError, match="vllm-suffix needs arctic-inference in "):
-        require_vllm(["vllm-suffix"], str(tmp_path))
-    packages = tmp_path / "lib/python3/site-packages"
-    (packages / "arctic_inference").mkdir(parents=True)
-    require_vllm(["vllm-suffix"], str(tmp_path))
-    assert find_vllm_version(str(tmp_path)) is None
-    (packages / "vllm-0.32.0+cpu.dist-info").mkdir()
-    assert find_vllm_version(str(tmp_path)) == "0.32.0+cpu"
-
-
 def _round(seconds: float, *texts: str) -> Round:
     answers = [Answer(text, 10, seconds / 4) for text in texts]
     return Round(seconds, answers, 0.125, front_seconds=seconds / 1000)
@@ -150,32 +136,6 @@ def test_a_row_has_the_median_the_spread_and_what_it_was_compared_with() -> None
     alone = rows["transformers-lookup", "rewrite"]
     assert (alone["same_text"], alone["gain"]) == (None, None)
     assert alone["same_text_reason"] == "transformers was not run"
-
-
-def test_each_request_is_compared_where_it_was_asked_with_the_fewest_streams() -> None:
-    plain = Key("optimist-plain", "chat", 1)
-    measured = {plain: [_round(1, "a")], plain._replace(streams=2): [_round(1, "a", "b")]}
-    for streams, texts in ((1, "a"), (2, "xc")):
-        measured[Key("optimist", "chat", streams)] = [_round(1, *texts)]
-    rows = make_rows(measured, ["optimist-plain", "optimist"], ["chat"], [1, 2])
-    assert [(row["requests"], row["same_text"]) for row in rows] == [
-        (1, None),
-        (1, 1),
-        (2, 1),
-        (2, 0),
-    ]
-    assert rows[0]["same_text_reason"] == "these are the answers to compare with"
-
-
-def test_who_takes_no_batches_is_asked_one_request_at_a_time() -> None:
-    measured = {
-        Key("transformers", "chat", 1): [_round(2, "a")],
-        Key("transformers", "chat", 2): [_round(1, "a", "b")],
-        Key("transformers-lookup", "chat", 1): [_round(1, "a")],
-    }
-    rows = make_rows(measured, ["transformers-lookup"], ["chat"], [1, 2])
-    assert [(row["streams"], row["sent_streams"]) for row in rows] == [(1, 1), (2, 1)]
-    assert [(row["gain"], row["same_text"]) for row in rows] == [(2, 1), (0.5, 1)]
 
 
 def test_a_report_is_printed_and_drawn_again(

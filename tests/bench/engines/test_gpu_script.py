@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpu_measure.parts import kind_of
 
 from tests.command import run
 
@@ -72,23 +71,3 @@ def test_services_find_all_that_they_import_in_the_checkout() -> None:
     found = {path.name for folder in filter(None, folders) for path in Path(folder).iterdir()}
     services = ("scheduler", "worker", "common", "aligner", "cli", "bench")
     assert found >= {"optimist", *(f"optimist_{name}" for name in services)}
-
-
-def test_kernels_have_kinds() -> None:
-    for name, kind in (
-        ("nvjet_sm90_tst_64x8_64x16_2x1_v_bx_splitK_TNT", "products"),
-        ("combine_parts", "attention"),
-        ("choose_of_part", "other kernels of ours"),
-        ("void at::native::index_elementwise_kernel<128, 4>", "small operations"),
-    ):
-        assert kind_of(name) == kind
-
-
-@pytest.mark.usefixtures("_paths_as_before")
-def test_what_cannot_be_measured_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--sections", "grid,rid", "--device", "cpu"])
-    with pytest.raises(SystemExit, match="2"):
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert "--sections: there is no rid" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from optimist_bench.predictions.baselines.suffix import (
     SourceIndex,
     SuffixAlgorithm,
 )
-from tests.proposer.text import as_text, expected_text, followed, texts, tokens
+from tests.proposer.text import as_text, expected_text, texts, tokens
 
 EXACT, NGRAM, SUFFIX = ExactAlgorithm(), NgramAlgorithm(), SuffixAlgorithm()
 
@@ -78,17 +78,6 @@ def test_myers_is_the_shortest_script_however_the_output_is_divided(
     whole = aligned(predicted, output)
     names = ("index", "run", "num_edits")
     assert all(getattr(whole, name) == getattr(follower, name) for name in names)
-
-
-def test_the_frequent_branch_comes_first_and_a_chain_is_the_likeliest_path() -> None:
-    draft = followed(SUFFIX, "ab1.ab2.ab2.", "ab").propose(3, 0.0)
-    assert as_text(draft.token_ids) == "2.1"
-    assert list(draft.parents) == [-1, 0, -1]
-    assert list(draft.values) == pytest.approx([2 / 3 * 2 / 3, 2 / 3 * 2 / 4, 1 / 3 * 2 / 3])
-    draft = followed(SuffixAlgorithm(is_chain=True), "ab1.ab2.ab2!ab2!", "ab").propose(9, 0.0)
-    assert as_text(draft.token_ids) == "2!ab2!"
-    assert list(draft.parents) == [-1, 0, 1, 2, 3, 4]
-    assert list(draft.values[:2]) == pytest.approx([3 / 4 * 2 / 3, 2 / 4 * 2 / 4])
 
 
 @given(texts, texts)

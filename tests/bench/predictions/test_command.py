@@ -20,11 +20,6 @@ from optimist_bench.predictions.simulator import Simulation
 from optimist_common.errors import SetupError
 from tests.proposer.text import write_tokenizer
 
-FIGURES = {
-    *("pairs", "output_tokens", "passes", "tokens_per_pass", "oracle_tokens_per_pass"),
-    *("oracle_own_tokens_per_pass", "wasted_per_accepted", "speedup", "oracle_speedup"),
-    *("oracle_own_speedup", "proposer_us", "start_ms"),
-}
 BEFORE = "one\ntwo\nthree\nfour\nfive\nsix\n"
 AFTER = "one\ntwo\nTHREE\nfour\nfive\nsix\n"
 
@@ -65,43 +60,12 @@ def run(tmp_path: Path, tokenizer_path: str, capsys: pytest.CaptureFixture[str])
     return Command(tmp_path / "pairs.jsonl", tokenizer_path, capsys)
 
 
-def test_report_has_its_keys(run: Command) -> None:
-    report = run.report("--method", "exact", "--window", "8")
-    groups = {"by_language", "by_edit_ratio"}
-    settings = {"method", "window", "marginal_cost", "aligner_is_compiled"}
-    assert set(report) == FIGURES | settings | groups
-    assert report["method"] == "exact"
-    assert report["output_tokens"] == 2 * len(BEFORE) + 2
-    assert list(report["by_language"]) == ["go", "python", "unknown"]
-    assert list(report["by_edit_ratio"]) == ["under 1 %", "3-10 %", "60 % and more"]
-    for group in (*report["by_language"].values(), *report["by_edit_ratio"].values()):
-        assert set(group) == FIGURES
-        assert group["pairs"] == 1
-    # Two tokens for the ü, nothing predicted: the oracle has to wait for them too.
-    go = report["by_language"]["go"]
-    assert (go["passes"], go["oracle_tokens_per_pass"], go["wasted_per_accepted"]) == (2, 1, None)
-    assert report["proposer_us"]["p99"] >= report["proposer_us"]["p50"] > 0
-
-
 def test_text_in_the_prompt_is_followed_as_the_attached_one_is(run: Command) -> None:
     long = "".join(f"{number}: {BEFORE}" for number in range(20))
     run.write({"before": long + BEFORE, "after": long + AFTER})
     attached, prompt = (run.report("--source", source) for source in ("prediction", "prompt"))
     assert list(prompt["by_edit_ratio"]) == list(attached["by_edit_ratio"])
     assert prompt["passes"] == attached["passes"] < prompt["output_tokens"] / 2
-
-
-def test_answers_of_conversations_are_grouped_by_kind_and_client(run: Command) -> None:
-    run.write(
-        {"prompt": BEFORE, "answer": AFTER, "kind": "edit", "client": "one"},
-        {"prompt": "", "answer": "ok"},
-    )
-    report = run.report("--method", "auto")
-    assert "by_language" not in report
-    assert report["by_kind"]["unknown"]["pairs"] == 1
-    assert report["by_kind"]["edit"]["passes"] < len(AFTER) / 2
-    assert report["by_kind"]["edit"] == report["by_client"]["one"]
-    assert "Speedup by client:" in run.print()
 
 
 def test_methods_and_windows_can_be_several(run: Command) -> None:

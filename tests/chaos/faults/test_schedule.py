@@ -1,6 +1,5 @@
-"""A schedule of faults is a function of its seed, and leaves what is needed to go on."""
+"""A schedule of faults has every kind, and leaves what is needed to go on."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,16 +14,6 @@ def draw(seed: int, seconds: float = 600.0, pause: float = 4.0) -> list[Fault]:
     return make_schedule(seed, seconds, EDGES, PROCESSES, pause)
 
 
-def test_a_seed_is_a_schedule() -> None:
-    assert draw(3) == draw(3)
-    assert draw(3) != draw(4)
-
-
-def test_a_longer_schedule_begins_the_same() -> None:
-    short = draw(3, seconds=60.0)
-    assert draw(3)[: len(short)] == short
-
-
 def test_a_long_schedule_has_every_kind_in_every_role() -> None:
     seen = {(fault.kind, fault.role) for fault in draw(5, pause=2.0)}
     edges = {"gateway>scheduler", "scheduler>worker", "proposer>redis"}
@@ -32,12 +21,6 @@ def test_a_long_schedule_has_every_kind_in_every_role() -> None:
     assert seen == {
         (kind, role) for kind in FaultKind for role in (processes if kind.is_of_process else edges)
     }
-
-
-@pytest.mark.parametrize("kind", [FaultKind.HALF_OPEN, FaultKind.BLACK_HOLE])
-def test_silence_is_sometimes_longer_than_keepalive_and_sometimes_shorter(kind: FaultKind) -> None:
-    seconds = [fault.seconds for seed in range(20) for fault in draw(seed) if fault.kind is kind]
-    assert min(seconds) < 5 < 12 < max(seconds)
 
 
 @given(st.integers(0, 10_000), st.floats(0.1, 20.0))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from optimist_common.columns import floats_from_bytes
-from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, tokens
+from tests.gateway.fake_scheduler import EOS, tokens
 from tests.gateway.harness import CHAT, COMPLETIONS, Gateway
 
 USAGE = {"include_usage": True}
@@ -107,21 +107,3 @@ async def test_parameters_reach_the_scheduler(gateway: Gateway) -> None:
         assert tokens(add.stop_token_ids) == [9, 8, EOS]
         assert add.HasField("max_draft_tokens")
         assert (add.max_draft_tokens, add.priority, add.cache_salt) == (0, -2, "tenant")
-
-
-async def test_defaults(gateway: Gateway) -> None:
-    gateway.say("x")
-    await gateway.chat({"top_k": -1, "ignore_eos": True}, top_p=0, temperature=None)
-    await gateway.chat()
-    first, second = gateway.adds
-    sampling = second.sampling
-    assert sampling.temperature == sampling.top_p == sampling.repetition_penalty == 1.0
-    assert second.max_tokens == MAX_MODEL_LEN - len(tokens(second.prompt_token_ids))
-    assert tokens(second.stop_token_ids) == [EOS]
-    assert (first.sampling.temperature, first.sampling.top_k) == (1.0, 0)
-    assert 0 < first.sampling.top_p < 1e-5
-    assert tokens(first.stop_token_ids) == []
-    assert first.sampling.seed != second.sampling.seed
-    assert first.handle != second.handle
-    assert not second.HasField("max_draft_tokens")
-    assert (second.priority, second.cache_salt) == (0, "")

@@ -29,19 +29,6 @@ def grammar(gateway: Gateway) -> str:
     return gateway.adds[-1].sampling.grammar
 
 
-async def test_calls_of_a_whole_answer(gateway: Gateway) -> None:
-    gateway.say(TWO)
-    call_ids = set()
-    for choice in (await gateway.chat(tools=TOOLS, n=3)).choices:
-        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
-        calls = choice.message.tool_calls
-        assert [call.function.name for call in calls] == ["weather", "now"]
-        assert [json.loads(call.function.arguments) for call in calls] == [{"city": "Köln"}, {}]
-        assert all(call.id.startswith("call_") and call.type == "function" for call in calls)
-        call_ids |= {call.id for call in calls}
-    assert len(call_ids) == 6
-
-
 @pytest.mark.parametrize("width", [1, 2, 7, 100])
 async def test_calls_of_a_streamed_answer(gateway: Gateway, width: int) -> None:
     gateway.say(TWO, width=width)
@@ -175,14 +162,6 @@ async def test_forms_become_grammars(gateway: Gateway, extra: Fields, part: str)
     if "response_format" not in extra:
         await gateway.complete(extra, prompt=["Well?", "So?"])
     assert all(part in add.sampling.grammar for add in gateway.adds)
-
-
-async def test_a_form_and_tools_together(gateway: Gateway) -> None:
-    for text, reason in ((ONE, "tool_calls"), ('{"a": 1}', "stop")):
-        gateway.say(text)
-        choice = await choice_of(gateway, JSON_OBJECT, tools=TOOLS)
-        assert (choice.finish_reason, choice.message.content or ONE) == (reason, text)
-        assert "PLAIN" not in grammar(gateway)
 
 
 async def test_a_form_is_of_no_matter_where_a_call_is_required(gateway: Gateway) -> None:

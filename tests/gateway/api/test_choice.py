@@ -15,7 +15,6 @@ from tests.gateway.harness import CHAT, Gateway, Start, script_of, until
 
 TEXTS = ["The quick brown fox", "def main(argument):", "東京 jumps"]
 PREDICTION: Any = [{"type": "content", "content": text} for text in TEXTS]
-TOKEN_IDS: Any = {"return_token_ids": True}
 
 
 def say_three(gateway: Gateway) -> list[Script]:
@@ -41,17 +40,6 @@ def require_sum(usage: Any, scripts: list[Script], add: scheduler_pb2.Add) -> No
     assert details.accepted_prediction_tokens == 3
     assert details.rejected_prediction_tokens == 2 + 3 + 1
     assert details.tokens_by_source == {"target": num_tokens(scripts) - 3, "prediction": 3}
-
-
-@pytest.mark.parametrize("prediction", [None, PREDICTION])
-async def test_whole_answers(gateway: Gateway, prediction: Any) -> None:
-    choices = say_three(gateway)
-    choices[2].reason = scheduler_pb2.FINISH_REASON_LENGTH
-    answer = await gateway.chat({"prediction": prediction}, n=3)
-    assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    assert [choice.message.content for choice in answer.choices] == TEXTS
-    assert [choice.finish_reason for choice in answer.choices] == ["stop", "stop", "length"]
-    require_sum(answer.usage, choices, gateway.adds[0])
 
 
 async def test_choices_differ_in_nothing_but_name_and_seed(gateway: Gateway) -> None:
@@ -97,18 +85,6 @@ async def test_streamed_answers_are_interleaved(gateway: Gateway) -> None:
     require_sum(last.usage, choices, gateway.adds[0])
     assert all(part.usage is None for part in parts)
     assert len({(part.id, part.created) for part in [*parts, last]}) == 1
-
-
-async def test_a_stop_string_ends_one_choice(gateway: Gateway) -> None:
-    choices = say_three(gateway)
-    choices[1].forever = True
-    answer = await gateway.chat(TOKEN_IDS, n=3, stop=["(arg"])
-    assert [choice.message.content for choice in answer.choices] == [TEXTS[0], "def main", TEXTS[2]]
-    assert await gateway.scheduler.aborts.get() == gateway.adds[1].handle
-    assert gateway.scheduler.aborts.empty()
-    shown = sum(len(choice.token_ids) for choice in answer.choices)
-    assert answer.usage.completion_tokens == shown < num_tokens(choices)
-    assert answer.usage.completion_tokens_details.rejected_prediction_tokens == 6
 
 
 async def aborted(gateway: Gateway, number: int = 3) -> set[int]:

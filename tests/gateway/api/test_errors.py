@@ -187,14 +187,6 @@ async def sent(gateway: Gateway, path: str, **fields: Any) -> scheduler_pb2.Add:
     return add
 
 
-@pytest.mark.parametrize(("path", "name", "value"), pairs(IGNORED))
-async def test_what_is_ignored_is_taken(gateway: Gateway, path: str, name: str, value: Any) -> None:
-    gateway.say("x")
-    plain = await sent(gateway, path)
-    for one in (value, None):
-        assert await sent(gateway, path, **{name: one}) == plain
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "name", "values"), pairs(REFUSED))
 async def test_what_is_not_supported_is_named(

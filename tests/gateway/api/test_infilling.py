@@ -102,16 +102,6 @@ async def test_the_prompt_has_what_stands_around_the_answer(gateway: Gateway) ->
         assert answer["usage"]["prompt_tokens"] == len(expected)
 
 
-async def test_several_prompts_and_prompts_of_tokens(gateway: Gateway) -> None:
-    gateway.say("argument")
-    prompt = [PREFIX, "for index in "]
-    for given in (prompt, [ids_of(gateway, one) for one in prompt]):
-        first = len(gateway.adds)
-        await gateway.answer(COMPLETIONS, prompt=given, suffix=SUFFIX)
-        sent = [tokens(add.prompt_token_ids) for add in gateway.adds[first:]]
-        assert sent == [asked(gateway, one, SUFFIX) for one in prompt]
-
-
 async def test_a_mark_or_another_file_ends_the_answer(gateway: Gateway) -> None:
     marks = [gateway.backend.token_to_id(mark) for mark in (*QWEN, *MISTRAL)]
     known = {mark for mark in marks if mark is not None}

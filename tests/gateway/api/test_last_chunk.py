@@ -4,12 +4,10 @@ from typing import Any
 
 import pytest
 
-from optimist.scheduler.v1 import scheduler_pb2
 from tests.gateway.api.test_chat_tools import ONE, TOOLS
 from tests.gateway.harness import CHAT, COMPLETIONS, Fields, Gateway
 
 TEXT = "def main(argument):\n    return argument + 1\n"
-LENGTH = scheduler_pb2.FINISH_REASON_LENGTH
 # vllm-project/vllm#35705: with a prediction one step may bring most of an answer and its end.
 CASES: dict[str, tuple[str, str, Fields]] = {
     "chat": (CHAT, TEXT, {}),
@@ -68,14 +66,3 @@ async def test_the_reason_comes_alone(
         assert details(*said, last) == details(one)
     if "stream_options" in fields:
         assert all(chunk["usage"] is not None for chunk in chunks)
-
-
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_the_reason_comes_alone_at_the_limit(gateway: Gateway, path: str) -> None:
-    gateway.say(TEXT, width=3, reason=LENGTH)
-    gateway.scheduler.script.steps = gateway.scheduler.script.steps[:1]
-    chunks = await gateway.chunks(path, max_tokens=3)
-    text, last = (chunk["choices"][0] for chunk in chunks[-2:])
-    assert (text["finish_reason"], last["finish_reason"]) == (None, "length")
-    assert joined([text])[0]
-    assert joined([last]) == ("", "")

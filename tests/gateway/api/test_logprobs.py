@@ -70,16 +70,6 @@ def require_offsets(given: Any, text: str) -> None:
             assert text[offset : offset + len(token)] == token
 
 
-async def test_tokens_after_a_stop_string_are_cut(gateway: Gateway, backend: Backend) -> None:
-    said = gateway.say("The quick brown fox jumps", width=50)
-    answer = await gateway.complete({"return_token_ids": True}, logprobs=0, stop=["brown f"])
-    (choice,) = answer.choices
-    assert choice.text == "The quick "
-    assert choice.logprobs.tokens == [text_of(backend, token) for token in choice.token_ids]
-    assert "".join(choice.logprobs.tokens).startswith("The quick brown f")
-    assert len(choice.logprobs.tokens) < len(said)
-
-
 @pytest.mark.parametrize("prompt", ["The quick 東 fox", [[20, 30, 1, 40]]], ids=["text", "tokens"])
 @pytest.mark.parametrize("logprobs", [None, 2])
 @pytest.mark.parametrize("max_tokens", [0, 5])

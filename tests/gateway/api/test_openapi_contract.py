@@ -12,7 +12,7 @@ from tests.stack import ENGINE_PYTHON, REPOSITORY, Stack
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance"
 CHECKS += ",response_schema_conformance"
 SEED = "2"
-NUM_EXAMPLES = "5"
+NUM_EXAMPLES = "3"
 """Of an operation in a phase; coverage has as many as the document has limits."""
 SECONDS = 280
 

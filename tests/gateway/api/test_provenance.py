@@ -264,14 +264,6 @@ async def test_chunks_and_whole_answers_have_segments(gateway: Gateway) -> None:
     assert not gateway.adds[-1].wants_prediction_positions
 
 
-async def test_predicted_tokens_have_spans_in_tokens(gateway: Gateway) -> None:
-    gateway.scheduler.script = Script([Step([40, 41, 50, END], 2, positions=[1, 2])])
-    fields = {"predicted_token_ids": [[], [39, 40, 41]], "include_provenance": True}
-    (choice,) = (await gateway.answer(CHAT, **fields))["choices"]
-    span = choice["provenance"][0]["prediction"]
-    assert span == {"index": 1, "token_start": 1, "token_end": 3}
-
-
 COPY = [{"type": "text", "text": "Copy:\nThe fox"}]
 SECOND = [{"role": "system", "content": "You copy."}, {"role": "user", "content": COPY}]
 IN_MESSAGE = {"message": 0, "start": 0, "end": 7}

@@ -42,16 +42,6 @@ async def test_answers_have_them_on_demand(
     assert text_of(path, await gateway.answer(path, **fields)) == expected
 
 
-@pytest.mark.parametrize("fields", [{}, {"include_provenance": True}])
-async def test_streams_have_them_too(gateway: Gateway, fields: Fields) -> None:
-    say(gateway)
-    chunks = await gateway.chunks(COMPLETIONS, **fields, **SHOW)
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == SHOWN
-    chunks = await gateway.chunks(CHAT, **fields, **SHOW)
-    shown = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
-    assert "".join(shown) == SHOWN
-
-
 @pytest.mark.parametrize(
     ("stop", "shown", "hidden"),
     [

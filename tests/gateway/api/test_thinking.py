@@ -13,7 +13,6 @@ import pytest_asyncio
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist_client import AsyncClient
 from optimist_client import Message as ChatMessage
 from optimist_gateway.text.tokenizer import load_tokenizer
@@ -179,27 +178,6 @@ async def test_events_of_thoughts(thinking: Thinking) -> None:
     assert final.output_text == "The fox."
 
 
-async def test_an_answer_may_be_cut_off_within_thoughts(thinking: Thinking) -> None:
-    gateway, _, closing = thinking
-    length = scheduler_pb2.FINISH_REASON_LENGTH
-    for text in ("So: a", "So: a " + closing[:4]):
-        gateway.say(text, reason=length)
-        script = gateway.scheduler.script
-        script.steps = script.steps[:-1]
-        choice = (await gateway.answer(CHAT, **asked("/open")))["choices"][0]
-        assert choice["finish_reason"] == "length"
-        message = choice["message"]
-        assert (message["reasoning_content"], message["content"]) == (text, "")
-        response = await gateway.respond(input="/open")
-        assert response.status == "incomplete"
-        assert [(item.type, item.status) for item in response.output] == [
-            ("reasoning", "incomplete")
-        ]
-        assert response.output[0].content[0].text == text
-        details = response.usage.output_tokens_details
-        assert details.reasoning_tokens == response.usage.output_tokens == len(script.steps)
-
-
 WEATHER: Any = {"name": "weather", "parameters": {"type": "object"}}
 TOOLS: Any = [{"type": "function", "function": WEATHER}]
 CALL = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Köln"}}]}'
@@ -342,26 +320,3 @@ async def test_spans_of_predictions_are_of_what_the_client_sent(thinking: Thinki
             *(None, {"index": 0, **span}, None),
         ]
         assert segments[1]["text"] == expected
-
-
-async def test_a_setting_leaves_the_text_as_it_is(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    directory = tmp_path_factory.mktemp("whole") / "tiny"
-    save_model(directory, 512, TEMPLATE.replace("OPEN", "<think>").replace("CLOSE", "</think>"))
-    backend = Backend.from_file(str(directory / "tokenizer.json"))
-    tokenizer = load_tokenizer(str(directory))
-    async with starting(directory, tokenizer, backend, split_reasoning=False) as gateway:
-        gateway.say("<think>A</think>\n\n{}")
-        form: Fields = {"response_format": {"type": "json_object"}}
-        answer = await gateway.answer(CHAT, **form)
-        message = answer["choices"][0]["message"]
-        assert message == {
-            "role": "assistant",
-            "content": "<think>A</think>\n\n{}",
-            "refusal": None,
-        }
-        assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
-        assert gateway.adds[-1].sampling.grammar.startswith("start: %json")
-        chunks = await gateway.chunks(CHAT)
-        assert not any("reasoning_content" in chunk["choices"][0]["delta"] for chunk in chunks)

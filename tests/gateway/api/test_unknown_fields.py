@@ -1,6 +1,5 @@
 """Fields that the gateway does not know are ignored and named."""
 
-import logging
 from typing import Any
 
 import pytest
@@ -93,18 +92,6 @@ async def test_they_change_nothing(gateway: Gateway, path: str) -> None:
         add.handle, add.request_id, add.trace_parent = 0, "", ""
         add.ClearField("names")
     assert others == [first] * 2
-
-
-async def test_the_log_has_each_once(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
-    gateway.say("fine")
-    with caplog.at_level(logging.WARNING, "optimist_gateway"):
-        for _ in range(3):
-            await gateway.answer(CHAT, **said(once=1), once="x")
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines == [
-        f"{CHAT}: the field {name} is not known and is ignored"
-        for name in ("once", "messages[].once")
-    ]
 
 
 async def test_names_are_bounded_and_printable(gateway: Gateway) -> None:

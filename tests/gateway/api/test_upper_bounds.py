@@ -1,6 +1,4 @@
-"""Limits that a client asks for are upper bounds, and what asks for nothing is taken."""
-
-from typing import Any
+"""Limits that a client asks for are upper bounds."""
 
 import pytest
 
@@ -58,19 +56,3 @@ async def test_there_may_be_many_stops(gateway: Gateway, path: str) -> None:
     answer = str(await gateway.answer(path, stop=stop))
     assert "The quick " in answer
     assert "brown" not in answer
-
-
-NOTHING: list[Fields] = [
-    {"tools": [], "tool_choice": "auto"},
-    {"tools": None, "tool_choice": "auto"},
-    {"functions": [], "function_call": "auto"},
-    {"stream_options": {"include_usage": True}},
-    {"logit_bias": {}, "modalities": ["text"], "n": 1, "seed": None},
-]
-
-
-@pytest.mark.parametrize("fields", NOTHING, ids=str)
-async def test_what_asks_for_nothing_is_taken(gateway: Gateway, fields: dict[str, Any]) -> None:
-    gateway.say("fine")
-    await gateway.answer(CHAT, **fields)
-    assert not gateway.adds[-1].sampling.grammar

@@ -1,10 +1,8 @@
 """Steps of any width give the same answer; what it used, and what speculation was worth."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,49 +85,6 @@ def test_a_stop_string_does_not_count_before_min_tokens() -> None:
     pieces = play(state, "abcdbe", 4)
     assert "".join(piece.text for piece in pieces) == "abcd"
     assert pieces[-1].finish_reason is FinishReason.STOP_STRING
-
-
-def test_what_stands_in_no_prediction_counts_as_own_text() -> None:
-    state = answer(stop=["X"])
-    state.push(StepOutput(letters("abcd"), 3, PREDICTION, prediction_positions=[4, -1, 9]))
-    # Behind the stop string nothing counts.
-    state.push(StepOutput(letters("eXgh"), 3, PREDICTION, prediction_positions=[-1, 5, -1]))
-    usage = state.usage()
-    assert usage.accepted_prediction_tokens == 3
-    sources = {DraftSource.TARGET: 1, PREDICTION: 3, DraftSource.NGRAM: 2}
-    assert usage.num_tokens_by_source == sources
-
-
-def test_the_last_drafts_of_a_pass_may_be_from_the_form_of_the_answer() -> None:
-    state = answer(stop=["X"])
-    step = StepOutput(letters("abcde"), 4, PREDICTION, None, None, [4, -1, -1, -1])
-    piece = state.push(replace(step, num_form_tokens=2))
-    assert (piece.num_accepted_tokens, piece.predicted_text_length) == (2, 2)
-    # Behind the stop string nothing counts.
-    state.push(StepOutput(letters("fXgh"), 3, DraftSource.FORM, num_form_tokens=3))
-    sources = {DraftSource.TARGET: 1, PREDICTION: 1, DraftSource.NGRAM: 1, DraftSource.FORM: 4}
-    assert state.usage().num_tokens_by_source == sources
-
-
-@pytest.mark.parametrize("positions", [None, [-1, -1, -1]])
-def test_without_a_prediction_drafts_of_a_proposer_are_own_text(
-    positions: list[int] | None,
-) -> None:
-    state = answer(has_prediction=False)
-    piece = state.push(StepOutput(letters("abcd"), 3, PREDICTION, prediction_positions=positions))
-    assert (piece.num_accepted_tokens, piece.draft_source) == (3, DraftSource.NGRAM)
-    usage = state.usage()
-    assert usage.accepted_prediction_tokens == 0
-    assert usage.num_tokens_by_source == {DraftSource.TARGET: 1, DraftSource.NGRAM: 3}
-
-
-def test_of_an_answer_that_another_scheduler_began_the_account_is_unknown() -> None:
-    state = answer()
-    part = Finished(FinishReason.STOP, "", 9, 3, 2, num_drafted_tokens=4, num_cached_tokens=7)
-    state.settle(replace(part, is_whole=False))
-    assert state.usage().num_drafted_tokens is None
-    assert state.usage().rejected_prediction_tokens is None
-    assert state.usage().cached_prompt_tokens == 0
 
 
 LENGTHS = st.lists(st.integers(0, MAX_COUNTED + 9), max_size=8)

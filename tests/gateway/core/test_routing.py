@@ -5,14 +5,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_common.columns import to_bytes
 from optimist_gateway.core.schedulers import (
     LOAD_FACTOR,
     LOAD_SLACK,
-    MAX_PREFIX_TOKENS,
     Candidate,
     choose,
-    prefix_key,
 )
 
 NAMES = [f"10.0.0.{number}:50051" for number in range(6)]
@@ -57,12 +54,3 @@ CANDIDATES = st.builds(Candidate, st.sampled_from(NAMES), *COUNTS, st.booleans()
 def test_the_unsound_come_last(fleet: list[Candidate], prefix: bytes | None) -> None:
     chosen = fleet[choose(fleet, prefix, "one")]
     assert chosen.is_sound or not any(one.is_sound for one in fleet)
-
-
-def test_prompts_that_begin_alike_have_one_key() -> None:
-    tokens = list(range(400))
-    key = prefix_key("salt", to_bytes(tokens))
-    assert key is not None
-    assert key == prefix_key("salt", to_bytes([*tokens[:MAX_PREFIX_TOKENS], 7]))
-    assert key != prefix_key("other", to_bytes(tokens))
-    assert key != prefix_key("salt", to_bytes([7, *tokens[1:]]))

@@ -55,32 +55,6 @@ def test_cuts_change_nothing(prompt: str, text: str, places: list[int]) -> None:
         assert kept == text
 
 
-BEGINNINGS = [
-    ("<|user|>Hello<|assistant|>", "", "before"),
-    ("<|assistant|><think>\n", "", "inside"),
-    ("<|assistant|>\n<think>\n\n</think>\n\n", "", None),
-    ("<|user|>What is <think>?<|assistant|>", "", "before"),
-    # The answer goes on what the client sent.
-    ("<|assistant|><think>\nSo", "<think>\nSo", "inside"),
-    ("<|assistant|><think>\n\n</think>\n\n<think>\nSo", "<think>\nSo", "inside"),
-    ("<|assistant|><think>\n\n</think>\n\nSo", "So", None),
-    ("<|assistant|><think>a</think>b", "<think>a</think>b", None),
-]
-
-
-@pytest.mark.parametrize(("prompt", "prefill", "place"), BEGINNINGS)
-def test_where_an_answer_begins(prompt: str, prefill: str, place: str | None) -> None:
-    begun = begin_thinking(THINK, prompt, prefill)
-    found = None if begun is None else "inside" if begun.is_inside else "before"
-    assert found == place
-
-
-def test_an_answer_goes_on_thoughts_as_they_are() -> None:
-    begun = begin_thinking(THINK, "<|assistant|><think>\nSo the ", "<think>\nSo the ")
-    assert begun is not None
-    assert read(begun, " fox\n", "</think>", "\n\nRuns.") == (" fox", "Runs.")
-
-
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.opening)
 def test_tags_of_every_family(form: ThinkingFormat) -> None:
     template = (
@@ -124,10 +98,3 @@ def test_tokens_are_counted_up_to_the_closing_tag(
         assert usage.reasoning_tokens == len(text) + 1 == usage.completion_tokens
     else:
         assert usage.reasoning_tokens == text.index("</think>") + len("</think>")
-
-
-def test_a_stop_string_within_thoughts_ends_the_answer() -> None:
-    usage = usage_of("<think>\n", "abc stop def</think>g", 3, (" stop",))
-    assert usage.reasoning_tokens == usage.completion_tokens == len("abc stop")
-    usage = usage_of("<think>\n", "ab</think>g stop", 3, (" stop",))
-    assert (usage.reasoning_tokens, usage.completion_tokens) == (10, 16)

@@ -1,6 +1,5 @@
 """What the gateway counts, and its access log."""
 
-import asyncio
 import json
 import logging
 import re
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.observing.logs import JsonFormatter
 from tests.gateway.fake_scheduler import Script, Step, tokens
 from tests.gateway.harness import CHAT, COMPLETIONS, Gateway, Start, until
@@ -70,41 +68,6 @@ async def test_what_requests_and_choices_add(start: Start) -> None:
             == 1
         )
         assert len(list(text_string_to_metric_families(await gateway.metrics()))) > 20
-
-
-async def test_a_choice_waits_until_its_first_token(start: Start) -> None:
-    async with start() as gateway:
-        gateway.scheduler.script = Script(hang=True)
-        waiting = asyncio.create_task(gateway.post(COMPLETIONS))
-        await until(lambda: bool(gateway.adds))
-        await require(gateway, requests_without_token=1)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        await gateway.until_nothing_runs()
-        figures = await figures_of(gateway)
-        assert figures["requests_without_token"] == 0
-        assert figures['requests_finished_total{reason="abort"}'] == 1
-        assert "request_queue_seconds_count" in figures
-
-
-async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Start) -> None:
-    async with start() as gateway:
-        full = scheduler_pb2.FINISH_REASON_OVERLOADED
-        gateway.scheduler.script = Script(reason=full, message="full")
-        await gateway.refused(COMPLETIONS, 429)
-        figures = await figures_of(gateway)
-        assert figures['requests_refused_total{reason="overloaded"}'] == 1
-        assert figures['requests_finished_total{reason="error"}'] == 1
-        # It was not served.
-        assert figures["request_queue_seconds_count"] == figures["prompt_tokens_total"] == 0
-        assert figures["request_seconds_count"] == 0
-        gateway.scheduler.script = Script(steps=[Step([20])], break_stream=True)
-        await gateway.refused(COMPLETIONS, 503)
-        figures = await figures_of(gateway)
-        assert figures['requests_finished_total{reason="error"}'] == 2
-        assert figures.get('requests_finished_total{reason="abort"}', 0) == 0
-        # Some of it was.
-        assert figures["request_seconds_count"] == 1
 
 
 SECRET = "The secret brown fox"

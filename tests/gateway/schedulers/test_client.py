@@ -11,7 +11,6 @@ from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.output import (
     FinishReason,
-    StepLogprobs,
     StepOutput,
     TokenLogprobs,
 )
@@ -81,16 +80,8 @@ def some_logprobs(**fields: object) -> scheduler_pb2.Logprobs:
     return scheduler_pb2.Logprobs(**usual | fields)
 
 
-PROMPT = [TokenLogprobs(-1.0, [10], [-0.5]), TokenLogprobs(-2.0, [20], [-1.5])]
 TOKENS = [TokenLogprobs(-3.0, [30, 31], [-2.5, -2.75])]
 TOKENS += [TokenLogprobs(-4.0, [40, 41], [-3.5, -3.75])]
-
-
-def test_each_token_gets_its_own() -> None:
-    outputs = outputs_of(logprobs=[some_logprobs()])
-    assert outputs[4].logprobs is None
-    assert (outputs[5].token_ids, outputs[5].finished) == ([8, 9], None)
-    assert outputs[5].logprobs == StepLogprobs(3, PROMPT, TOKENS)
 
 
 def positions_of(positions: bytes, in_prompt: bytes = b"") -> dict[int, StepOutput]:
@@ -117,13 +108,6 @@ def test_logprobs_that_do_not_fit_are_refused(name: str) -> None:
 
 WRONG_POSITIONS = [(wrong,) for wrong in (to_bytes([1, 2]), to_bytes([-2]), b"\0")]
 IN_PROMPT = [(to_bytes([-1]), wrong) for wrong in (to_bytes([1, 2]), to_bytes([-1]))]
-
-
-@pytest.mark.parametrize(("of_form", "number"), [(b"", 0), (to_bytes([0, 1]), 1)])
-def test_it_says_how_many_drafts_are_from_the_form_of_the_answer(
-    of_form: bytes, number: int
-) -> None:
-    assert outputs_of(num_form_tokens=of_form)[5].num_form_tokens == number
 
 
 @pytest.mark.parametrize("wrong", [*WRONG_POSITIONS, *IN_PROMPT])

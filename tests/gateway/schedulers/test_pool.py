@@ -8,7 +8,6 @@ import pytest
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.network import endpoints
-from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.request import JsonContent, Structure
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.requests import MAX_LOSSES, SchedulerUnavailableError
@@ -88,15 +87,6 @@ async def test_a_request_waits_for_its_only_scheduler() -> None:
         assert fleet.pool.num_waiting == 0
 
 
-async def test_a_request_waits_no_longer_than_it_may() -> None:
-    async with Fleet(1, resume_seconds=0.2) as fleet:
-        stream, index = await fleet.begun()
-        await fleet.kill(index)
-        with pytest.raises(SchedulerUnavailableError, match="went away"):
-            await stream.next()
-        assert fleet.pool.num_waiting == 0
-
-
 async def test_a_request_that_ends_every_scheduler_is_given_up(fleet: Fleet) -> None:
     fleet.play(Script(break_stream=True))
     with pytest.raises(SchedulerUnavailableError, match="went away"):
@@ -150,21 +140,6 @@ async def test_requests_stay_where_an_engine_hangs(fleet: Fleet) -> None:
     stream.close()
 
 
-async def test_a_full_scheduler_is_passed_over(fleet: Fleet) -> None:
-    full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
-    for fake in fleet.fakes:
-        fake.scripts = [full]
-    # The first is full, then the other one too.
-    stream = fleet.read()
-    assert await stream.tokens() == []
-    assert (stream.finished.reason, len(stream.outputs)) == (FinishReason.OVERLOADED, 1)
-    assert [len(fake.adds) for fake in fleet.fakes] == [1, 1]
-    fleet.fakes[0].scripts, fleet.fakes[1].scripts = [full], []
-    stream = fleet.read("two")
-    assert await stream.tokens() == ANSWER
-    assert stream.finished.is_whole
-
-
 @pytest.mark.parametrize(("retries", "expected"), [((40_000, 9_000), 9.0), ((0, 0), None)])
 async def test_of_several_full_schedulers_the_first_with_room_is_waited_for(
     fleet: Fleet, retries: tuple[int, int], expected: float | None
@@ -193,18 +168,6 @@ async def test_a_scheduler_of_another_model_gets_nothing(
     assert f"vocab_size is {VOCAB_SIZE + 1}, not {VOCAB_SIZE}" in caplog.text
     assert f"127.0.0.1:{fleet.fakes[1].port}" in caplog.text
     await require_unused(fleet, 1, 0)
-
-
-async def test_a_request_that_is_too_long_for_one_scheduler_goes_to_others(fleet: Fleet) -> None:
-    await fleet.restart(1, max_model_len=6)
-    await fleet.until_connected(2)
-    assert fleet.pool.description.max_model_len == 6
-    for number in range(4):
-        await fleet.ask(f"request-{number}", prompt=[1, 2])
-    assert not fleet.fakes[1].adds
-    for number in range(20):
-        await fleet.ask(f"short-{number}", prompt=[1])
-    assert fleet.fakes[0].adds
 
 
 async def test_a_request_that_waits_can_be_ended() -> None:

@@ -49,16 +49,6 @@ def say(text: str, do: str = "") -> dict[str, str]:
     return {"do": do, "text": text}
 
 
-async def test_renders_in_another_process(process: ChildProcess) -> None:
-    await process.ask(say(""))
-    long = "ä\N{ROCKET}\ud800" * 500_000
-    texts = await asyncio.gather(*(process.ask(say(text)) for text in ("a", "b", long)))
-    assert texts == ["model:a", "model:b", f"model:{long}"]
-    # What a library prints is no answer.
-    assert await process.ask(say("a", "print")) == "model:a"
-    assert await process.ask(say("b")) == "model:b"
-
-
 async def test_too_much_memory_is_refused_and_the_process_goes_on(process: ChildProcess) -> None:
     pid = await process.ask(say("", "pid"))
     with pytest.raises(ChildError, match="memory"):
@@ -79,9 +69,3 @@ async def test_who_does_not_wait_leaves_nothing_to_the_next(process: ChildProces
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     assert await process.ask(say("b")) == "model:b"
-
-
-async def test_a_loader_that_fails_is_an_error() -> None:
-    process = ChildProcess(f"{__name__}:nothing", "model", 1.0, "nothing")
-    with pytest.raises(ChildUnavailableError, match="does not start"):
-        await process.ask(say(""))

@@ -46,15 +46,3 @@ def error_of(answer: bytes, status: int) -> Any:
     assert b"content-type: application/json" in head.lower()
     assert len(answer) < 4096
     return json.loads(body)["error"]
-
-
-def chunks_of(answer: bytes) -> list[bytes]:
-    head, _, rest = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 ")
-    chunks: list[bytes] = []
-    while True:
-        line, _, rest = rest.partition(b"\r\n")
-        if (size := int(line, 16)) == 0:
-            return chunks
-        chunks.append(rest[:size])
-        rest = rest[size + 2 :]

@@ -9,8 +9,8 @@ import pytest
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_gateway.schedulers.requests import UNREACHED
-from tests.gateway.fake_scheduler import FakeScheduler, Script, start_scheduler
-from tests.gateway.harness import BODIES, CHAT, USER, Gateway, Start, error_of, script_of
+from tests.gateway.fake_scheduler import FakeScheduler, start_scheduler
+from tests.gateway.harness import BODIES, USER, Gateway, Start, error_of, script_of
 from tests.stack import free_port
 
 
@@ -62,13 +62,3 @@ async def test_one_that_is_not_reached_is_503_and_found_when_it_comes(
         await gateway.until_healthy()
         assert (await gateway.chat()).choices[0].message.content == "The quick"
         await server.stop()
-
-
-async def test_nor_one_that_was_lost(start: Start) -> None:
-    async with start() as gateway:
-        steps = script_of(gateway.backend, "The quick brown").steps
-        gateway.scheduler.script = Script(steps, break_stream=True)
-        response = await gateway.post(CHAT, stream=True)
-        assert response.status_code == 200
-        assert "went away" in response.text
-        check(gateway, response.text)

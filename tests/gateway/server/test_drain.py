@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import signal
 import ssl
 from pathlib import Path
@@ -88,25 +87,6 @@ async def test_it_lives_whatever_its_scheduler_does_until_a_second_signal(
         process.send_signal(signal.SIGTERM)
         answer = (await asyncio.gather(waiting, return_exceptions=True))[0]
         assert isinstance(answer, BaseException) or answer.status_code == 503
-
-
-async def test_what_does_not_finish_in_time_ends_with_an_error_in_the_stream(
-    scheduler: FakeScheduler, backend: Backend, model_directory: Path
-) -> None:
-    scheduler.script = script_of(backend, "The quick", forever=True, pause_seconds=0.02)
-    async with gateway(scheduler, model_directory, *GRACE, "1") as (http, process):
-        whole = asyncio.create_task(http.post(CHAT, json=BODIES[CHAT]))
-        async with http.stream("POST", CHAT, json=STREAM) as running:
-            await until(lambda: len(scheduler.adds) == 2)
-            process.send_signal(signal.SIGTERM)
-            text = "".join([part async for part in running.aiter_text()])
-        *_, event, rest = text.split("\n\n")
-        error = json.loads(event.removeprefix("data: "))["error"]
-        assert (error["type"], error["code"], rest) == ("server_error", "shutting_down", "")
-        answer = await whole
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    aborted = {await scheduler.aborts.get(), await scheduler.aborts.get()}
-    assert aborted == {add.handle for add in scheduler.adds}
 
 
 def test_a_host_that_there_is_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,13 @@
 """Connections that send too much, too slowly or nothing, and those that read nothing."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.gateway.fake_scheduler import EOS, Script, Step
 from tests.gateway.harness import Gateway, Start, a_client
-from tests.gateway.server.raw import JSON, chunks_of, error_of, exchange, streamed
+from tests.gateway.server.raw import JSON, error_of, exchange, streamed
 
 MAX_BODY, MAX_HEADERS = 5_000, 4_096
 
@@ -85,13 +84,6 @@ async def test_connections_are_bounded(bounded: Gateway) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_connections_that_are_kept_may_be_used_again(bounded: Gateway) -> None:
-    async with a_client(bounded.url) as client:
-        for _ in range(3):
-            assert (await client.get("/live")).status_code == 200
-            await asyncio.sleep(0.3)
-
-
 async def test_a_client_that_does_not_read_is_dropped(bounded: Gateway) -> None:
     # Slow enough that not too many outputs wait, large enough to fill the sockets' buffers.
     script = Script(steps=[Step([20] * 5000)], forever=True, pause_seconds=0.01)
@@ -123,20 +115,3 @@ async def test_requests_that_are_sent_at_once_are_answered_one_by_one(bounded: G
     request, last = streamed(max_tokens=9), streamed(b"connection: close", max_tokens=9)
     answer = await exchange(bounded, request + request + last)
     assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"data: [DONE]") == 3
-
-
-@pytest.mark.parametrize("interval", [0.0, 1.0])
-async def test_events_soon_after_each_other_share_a_chunk(start: Start, interval: float) -> None:
-    async with start(write_interval_seconds=interval) as gateway:
-        # The last token is the one that stops it.
-        steps = [*[Step([20])] * 30, Step([EOS])]
-        gateway.scheduler.script = Script(steps=steps, pause_seconds=0.003)
-        answer = await exchange(gateway, streamed(b"connection: close", max_tokens=99))
-    chunks = chunks_of(answer)
-    *events, done = b"".join(chunks).removesuffix(b"\n\n").split(b"\n\n")
-    assert done == b"data: [DONE]"
-    choices = [json.loads(event.removeprefix(b"data: "))["choices"][0] for event in events]
-    assert "".join(choice["text"] for choice in choices) == gateway.backend.decode([20] * 30)
-    assert len(events) >= 30
-    if interval:
-        assert len(chunks) < len(events)

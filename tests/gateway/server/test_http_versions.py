@@ -75,14 +75,6 @@ async def test_an_offered_protocol_is_ignored(gateway: Gateway, offer: list[byte
         assert texts_of(await exchange(gateway, *parts, pause=0.005)) == [TEXT] * 3
 
 
-async def test_an_offer_on_a_connection_that_closes_is_ignored(gateway: Gateway) -> None:
-    gateway.say(TEXT)
-    for connection in (b"Connection: Upgrade, close", b"Connection: close, Upgrade"):
-        assert texts_of(await exchange(gateway, request(connection, *H2C[1:]))) == [TEXT]
-    answer = await exchange(gateway, request(*H2C).replace(b"HTTP/1.1", b"HTTP/1.0"))
-    assert texts_of(answer) == [TEXT]
-
-
 async def test_who_offers_and_waits_with_the_body_is_asked_for_it(gateway: Gateway) -> None:
     gateway.say(TEXT)
     head, _, body = request(*H2C, b"expect: 100-continue").partition(b"\r\n\r\n")
@@ -133,14 +125,3 @@ async def test_a_stream_to_a_client_of_http_1_0_ends_with_the_connection(
     assert (done, rest) == (b"data: [DONE]", b"")
     chunks = [json.loads(event.removeprefix(b"data: ")) for event in events]
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == TEXT
-
-
-async def test_a_whole_answer_to_a_client_of_http_1_0_has_a_length(gateway: Gateway) -> None:
-    gateway.say(TEXT)
-    for headers in ([], [b"connection: keep-alive"]):
-        answer = await exchange(gateway, request(*headers).replace(b"HTTP/1.1", b"HTTP/1.0"))
-        assert texts_of(answer) == [TEXT]
-        assert b"connection: close" in answer
-    # HTTP/1.0 has no header Host either.
-    without_host = b"GET /v1/models HTTP/1.0\r\n\r\n"
-    assert answers_of(await exchange(gateway, without_host))[0]["object"] == "list"

@@ -28,7 +28,6 @@ def text(piece: str) -> str:
 
 KEYS: dict[str, Any] = {f"{number:x}": 0 for number in range(NUM_BYTES // 10)}
 CALL = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
-FUNCTION = {"name": "a", "parameters": {}}
 PREDICTED = {"type": "content", "content": "a\n"}
 # Each of them would keep the event loop for half a second and more, were it parsed.
 TOO_MANY: dict[str, tuple[str, Any]] = {

@@ -41,18 +41,6 @@ async def test_tokens_of_one_key_are_limited_and_a_refusal_costs_none(start: Sta
         await gateway.answer(CHAT, key="key-b")
 
 
-async def test_a_full_queue_says_when_to_come_again(gateway: Gateway) -> None:
-    full = scheduler_pb2.FINISH_REASON_OVERLOADED
-    message = "a request would wait for 42 seconds; try again in 13 seconds"
-    gateway.say("", reason=full, message=message, retry_ms=12_300)
-    refused = await gateway.post(CHAT)
-    assert error_of(refused, 429)["message"] == message
-    assert retry_seconds(refused) == 12.3
-    # A scheduler that does not say leaves it to the rate at which requests end here.
-    gateway.say("", reason=full)
-    assert retry_seconds(await gateway.post(CHAT)) < 12
-
-
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=2, max_size=4, unique=True))
 def test_clients_share_with_themselves_alone(asked: list[tuple[str, str]]) -> None:
     named = [(f"key {client}".replace("\0", ""), salt) for client, salt in asked]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from openai import NotFoundError
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -15,12 +14,10 @@ from optimist_common.network.server import GrpcServer
 from optimist_gateway.schedulers.requests import UNREACHED
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
-from tests.gateway.fake_scheduler import FakeScheduler, start_scheduler, tokens
+from tests.gateway.fake_scheduler import FakeScheduler, start_scheduler
 from tests.gateway.harness import (
     BODIES,
     CHAT,
-    COMPLETIONS,
-    RESPONSES,
     Gateway,
     Start,
     script_of,
@@ -83,63 +80,12 @@ async def until_served(gateway: Gateway, number: int) -> Any:
         await asyncio.sleep(0.01)
 
 
-async def test_each_model_answers_with_what_is_its_own(second: Second) -> None:
-    gateway = second.gateway
-    gateway.say("The quick")
-    second.say("brown fox")
-    for path in (CHAT, COMPLETIONS, RESPONSES):
-        answers = [await gateway.answer(path, model=name) for name in ("tiny", "org/second")]
-        assert [answer["model"] for answer in answers] == ["tiny", "org/second"]
-        assert ["The quick" in str(answer) for answer in answers] == [True, False]
-        assert ["brown fox" in str(answer) for answer in answers] == [False, True]
-    # Each prompt is in the tokens of its model, by its template.
-    chats = [gateway.adds[0], second.scheduler.adds[0]]
-    prompts = [tokens(add.prompt_token_ids) for add in chats]
-    texts = [gateway.backend.decode(prompts[0], False), second.backend.decode(prompts[1], False)]
-    assert texts == ["<|user|>Hello\n<|assistant|>", "[Hello]"]
-    assert len(gateway.adds) == len(second.scheduler.adds) == 3
-
-
 async def test_tool_calls_are_read_in_the_format_of_the_model(second: Second) -> None:
     second.say(CALL)
     second.gateway.say(CALL)
     for name, is_call in (("tiny", False), ("org/second", True)):
         answer = await second.gateway.answer(CHAT, model=name, tools=[TOOL])
         assert ("tool_calls" in answer["choices"][0]["message"]) is is_call
-
-
-async def test_models_are_listed_and_found(second: Second) -> None:
-    client = second.gateway.client
-    listed = [model async for model in client.models.list()]
-    assert [model.id for model in listed] == ["tiny", "org/second"]
-    lengths = [(model.model_extra or {})["max_model_len"] for model in listed]
-    assert lengths == [4096, 1000]
-    assert await client.models.retrieve("org/second") == listed[1]
-    expected = "The model `none` does not exist; this server has `tiny`, `org/second`."
-    with pytest.raises(NotFoundError, match=expected):
-        await client.models.retrieve("none")
-    for path in BODIES:
-        error = await second.gateway.refused(path, 404, model="x" * 300)
-        assert (error["param"], error["code"]) == ("model", "model_not_found")
-    assert not second.gateway.adds
-    assert not second.scheduler.adds
-
-
-async def test_tokens_are_those_of_the_model_that_is_named(second: Second) -> None:
-    gateway, text = second.gateway, "The quick brown fox"
-    sent = {name: {"model": name} if name else {} for name in ("", "tiny", "org/second")}
-    first, other = gateway.backend.encode(text).ids, second.backend.encode(text).ids
-    assert first != other
-    for name, token_ids in {"": first, "tiny": first, "org/second": other}.items():
-        tokenized = await gateway.answer("/tokenize", prompt=text, **sent[name])
-        assert tokenized["tokens"] == token_ids
-        found = await gateway.answer("/detokenize", tokens=token_ids, **sent[name])
-        assert found == {"prompt": text}
-    # A token of the first model alone.
-    await gateway.refused("/detokenize", tokens=[300], model="org/second")
-    await gateway.answer("/detokenize", tokens=[300])
-    unknown = await gateway.refused("/tokenize", 404, prompt=text, model="none")
-    assert unknown["code"] == "model_not_found"
 
 
 async def test_the_grpc_api_goes_by_names_too(second: Second) -> None:

@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.schedulers.requests import UNREACHED
 from tests.gateway.fake_scheduler import FakeScheduler
 from tests.gateway.harness import COMPLETIONS, Gateway, Start, script_of
 
@@ -52,20 +51,6 @@ async def until_sound(gateway: Gateway, number: int) -> httpx.Response:
         await asyncio.sleep(0.01)
 
 
-async def test_one_scheduler_is_enough_to_be_ready(two: Gateway) -> None:
-    await kill(two, 0)
-    health = await until_sound(two, 1)
-    assert health.json()["schedulers"] == {"known": 2, "connected": 1, "sound": 1}
-    assert (health.status_code, await status(two, "/ready")) == (200, 200)
-    figures = await two.figures()
-    names = [f'{{model="tiny",scheduler="{address(two, index)}"}}' for index in range(2)]
-    assert [figures[f"scheduler_connected{name}"] for name in names] == [0, 1]
-    await kill(two, 1)
-    health = await until_sound(two, 0)
-    assert (health.status_code, await status(two, "/live")) == (503, 200)
-    assert health.json()["reason"] == UNREACHED
-
-
 async def test_a_hung_engine_is_no_reason_to_end_the_gateway(two: Gateway) -> None:
     await two.servers[0].set_stuck(stuck=True)
     assert (await until_sound(two, 1)).status_code == 200
@@ -90,21 +75,6 @@ async def test_a_pause_goes_to_all_schedulers_or_says_which_failed(two: Gateway)
     assert f"the scheduler at {address(two, 1)} is not reached" in message
     assert f"done at {address(two, 0)}" in message
     assert two.scheduler.pauses == [True, False, True]
-
-
-async def test_figures_are_those_of_all_and_of_each(two: Gateway) -> None:
-    for number, fake in enumerate(two.schedulers, 1):
-        fake.stats.num_running = number
-        fake.stats.num_accepted_at_positions[:] = [1] * number
-        fake.stats.is_paused = number == 1
-    figures = (await two.http.get("/admin/stats")).json()
-    assert (figures["num_running"], figures["num_accepted_at_positions"]) == (3, [2, 1])
-    assert figures["is_paused"] is False
-    assert figures["schedulers"][address(two, 1)]["num_running"] == 2
-    await kill(two, 1)
-    figures = (await two.http.get("/admin/stats")).json()
-    assert figures["num_running"] == 1
-    assert "is not reached" in figures["schedulers"][address(two, 1)]["error"]
 
 
 async def test_a_priority_goes_where_it_is_honoured(start: Start) -> None:

@@ -1,9 +1,8 @@
-"""The process of the chat template starts with the gateway, which is not ready before."""
+"""The process of the chat template keeps nobody but chats, and is started again."""
 
 import asyncio
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as Backend
@@ -11,26 +10,7 @@ from tokenizers import Tokenizer as Backend
 from optimist_gateway.text import tokenizer as tokenizer_module
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import CHAT_TEMPLATE, save_model
-from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, starting
-
-NUM_CHATS = 60
-
-
-async def test_ready_once_chats_can_be_rendered_and_as_many_as_may_run(
-    model_directory: Path, backend: Backend
-) -> None:
-    tokenizer = load_tokenizer(str(model_directory), template_seconds=10)
-    limits: Any = {"max_num_requests": NUM_CHATS, "max_num_connections": 2 * NUM_CHATS}
-    async with starting(model_directory, tokenizer, backend, waits=False, **limits) as gateway:
-        reasons = set()
-        while (response := await gateway.http.get("/ready")).status_code != 200:
-            reasons.add(response.json()["reason"])
-            await asyncio.sleep(0.005)
-        assert "the process of the chat template starts" in reasons
-        gateway.say("x")
-        chats = (gateway.client.chat.completions.create(**BODIES[CHAT]) for _ in range(NUM_CHATS))
-        answers = await asyncio.gather(*chats)
-        assert {answer.choices[0].message.content for answer in answers} == {"x"}
+from tests.gateway.harness import CHAT, COMPLETIONS, starting
 
 
 async def test_a_template_that_is_broken_keeps_nobody_but_chats(

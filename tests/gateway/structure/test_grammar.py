@@ -1,7 +1,6 @@
 """Grammars of answers, also of those after thoughts, followed by llguidance."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,26 +14,21 @@ from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
-from optimist_gateway.core.answer.thinking import FORMATS as THOUGHTS
-from optimist_gateway.core.answer.thinking import begin_thinking
 from optimist_gateway.core.request import (
     ChoiceContent,
     Content,
     Function,
     JsonContent,
-    LarkContent,
-    RegexContent,
     Structure,
     ToolUse,
 )
 from optimist_gateway.structure.check_child import check_grammar
 from optimist_gateway.structure.grammars import grammar
 from optimist_gateway.structure.json_rule import MAX_WHITE_SPACE, allow_white_space
-from optimist_gateway.structure.thinking_grammar import after_thinking
 from optimist_gateway.structure.tool_format import HERMES, ToolFormat
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import EOS
-from tests.gateway.structure.test_tool_calls import every_form, written
+from tests.gateway.structure.test_tool_calls import written
 
 NUMBER: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 NUMBER |= {"required": ["a"], "additionalProperties": False}
@@ -42,9 +36,7 @@ FUNCTIONS = [
     Function("f", NUMBER, is_strict=True, index=0),
     Function("look-up", {"type": "object"}, is_strict=False, index=1),
 ]
-ANY_OBJECT = JsonContent({"type": "object"}, is_lenient=False)
 GOOD = [("f", '{"a": 1}')]
-TWO = [*GOOD, ("look-up", '{"b": {"x": ["}"]}}')]
 
 
 class Follows:
@@ -89,39 +81,9 @@ def of_tools(
 
 OBJECT: dict[str, Any] = {"type": "object"}
 INTEGER: dict[str, Any] = {"type": "integer"}
-PREFIX: dict[str, Any] = {"type": "array", "prefixItems": [INTEGER], "items": False}
-BOTH = OBJECT | {"allOf": [{"required": ["a"]}, {"properties": {"a": INTEGER}}]}
 CHILDREN = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
 TREE = OBJECT | {"properties": {"value": INTEGER, "children": CHILDREN}}
 TREE |= {"required": ["value"], "additionalProperties": False}
-RECURSIVE = {"$ref": "#/$defs/tree", "$defs": {"tree": TREE}}
-LEAVES = [{"value": 2, "children": []}, {"value": 3}]
-SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
-    (OBJECT, [{}, {"a": [1]}], [1, []]),
-    ({"enum": ["red", "green", 3]}, ["red", 3], ["blue", 4]),
-    (INTEGER | {"minimum": 3, "maximum": 12}, [3, 12], [2, 13]),
-    ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "äöü"], ["a", "abcd"]),
-    ({"type": "string", "pattern": "^[a-c]+$"}, ["abc"], ["d", ""]),
-    ({"type": "string", "format": "date"}, ["2026-11-21"], ["2026-13-45", "x"]),
-    (PREFIX, [[1]], [["a"], [1, 2]]),
-    ({"anyOf": [INTEGER, {"type": "array"}]}, [1, [2]], ["a"]),
-    (BOTH, [{"a": 1}], [{}, {"a": "x"}]),
-    (OBJECT | {"patternProperties": {"^s_": {"type": "string"}}}, [{"s_a": "x"}], [{"s_a": 1}]),
-    (RECURSIVE, [{"value": 1, "children": LEAVES}], [{"value": 1, "children": [{"value": "x"}]}]),
-]
-
-
-@pytest.mark.parametrize(("schema", "good", "bad"), SCHEMAS, ids=lambda one: str(one)[:40])
-def test_json_by_a_schema(
-    follows: Follows, schema: dict[str, Any], good: list[Any], bad: list[Any]
-) -> None:
-    source = of_content(JsonContent(schema, is_lenient=False))
-    for value in good:
-        jsonschema.validate(value, schema)
-        assert follows(source, json.dumps(value, ensure_ascii=False))
-        assert follows(source, json.dumps(value, ensure_ascii=False, indent=2))
-    for value in bad:
-        assert not follows(source, json.dumps(value, ensure_ascii=False))
 
 
 NAMES = OBJECT | {"properties": {"name": INTEGER, "a\nb": INTEGER}}
@@ -155,63 +117,12 @@ def test_no_other_key_is_a_declared_one_by_escapes(follows: Follows, name: str) 
         assert not follows(source, '{"x": "a", "name": "a"}')
 
 
-PATTERNS = [
-    ("a/b", ["a/b"], ["a"]),
-    ("a\\\nb", ["a\nb"], ["anb"]),
-    (r"\/\\", ["/\\"], ["\\"]),
-    ('"[^"]*"', ['"x"'], ["x"]),
-    (r"[^\S ]", ["\n"], [" "]),
-]
-
-
-@pytest.mark.parametrize(("pattern", "good", "bad"), PATTERNS)
-def test_text_by_a_regex(follows: Follows, pattern: str, good: list[str], bad: list[str]) -> None:
-    source = of_content(RegexContent(pattern))
-    for text in good:
-        assert re.fullmatch(pattern, text)
-        assert follows(source, text)
-    assert not any(follows(source, text) for text in bad)
-
-
 @given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True))
 @settings(max_examples=30, deadline=None)
 def test_one_of_several_texts(follows: Follows, choices: list[str]) -> None:
     source = of_content(ChoiceContent(choices))
     assert all(follows(source, choice) for choice in choices)
     assert not follows(source, "".join(choices) + "!")
-
-
-@pytest.mark.parametrize("is_required", [True, False])
-@every_form
-def test_calls_have_arguments_by_schemas(
-    follows: Follows, form: ToolFormat, is_required: bool
-) -> None:
-    source = of_tools(form, is_required=is_required)
-    assert follows(source, written(form, GOOD))
-    assert follows(source, written(form, GOOD, " "))
-    assert follows(source, written(form, TWO)) == (form.separator is not None)
-    assert not follows(source, written(form, [("f", '{"a": "x"}')]))
-    assert not follows(source, written(form, [("f", '{"a": 1, "b": 2}')]))
-    assert not follows(source, written(form, GOOD)[:-1])
-
-
-@every_form
-def test_text_is_let_through_unless_a_call_is_required(follows: Follows, form: ToolFormat) -> None:
-    texts = ["Hello", '{"a": 1}', "{", 'x {"name": "f"', "<tool", '{"name": "Ann"}', "\n", "東"]
-    for text in (*texts, "Well: " + written(form, GOOD)):
-        assert follows(of_tools(form), text), text
-        assert not follows(of_tools(form, is_required=True), text)
-
-
-@every_form
-def test_calls_that_must_not_be_parallel_or_beside_text(follows: Follows, form: ToolFormat) -> None:
-    source = of_tools(form, is_parallel=False)
-    assert follows(source, written(form, GOOD))
-    assert not follows(source, written(form, TWO))
-    source = of_tools(form, ANY_OBJECT)
-    assert follows(source, '{"x": 3}')
-    assert follows(source, written(form, GOOD))
-    assert not follows(source, "Hello")
 
 
 def test_markers_that_were_added_to_a_vocabulary(backend: Backend) -> None:
@@ -253,90 +164,3 @@ def test_a_wrong_grammar_is_explained_in_a_line(follows: Follows, source: str, r
     assert 0 < len(verdict) <= 300
     assert reason in verdict
     assert "\n" not in verdict
-
-
-LARK = LarkContent('start: WORD ("," WORD)+ "}" last?\nWORD: /[a-z]{1,6}/\nlast: %json {}')
-KINDS = {"plain": THOUGHTS[0], "added": THOUGHTS[0], "special": THOUGHTS[2]}
-"""Formats of thoughts by what their tags are in the vocabulary."""
-
-
-class Thinks:
-    """Tells whether an answer that may begin with thoughts has a text; `(` and `)` are the tags."""
-
-    def __init__(self, plain: Backend, kind: str) -> None:
-        self.form = KINDS[kind]
-        backend = Backend.from_str(plain.to_str())
-        tags = [AddedToken(tag, normalized=False) for tag in self.form.tags]
-        if kind != "plain":
-            (backend.add_special_tokens if kind == "special" else backend.add_tokens)(tags)
-        ids = {tag: backend.token_to_id(tag) for tag in self.form.tags}
-        self.ids = {tag: one for tag, one in ids.items() if one is not None}
-        self.follows = Follows(backend)
-
-    def grammar(self, source: str, prompt: str = "") -> str:
-        begun = begin_thinking(self.form, prompt.replace("(", self.form.opening))
-        assert begun is not None
-        return after_thinking(source, begun, self.ids)
-
-    def __call__(self, source: str, text: str, prompt: str = "") -> bool:
-        text = text.replace("(", self.form.opening).replace(")", self.form.closing)
-        return self.follows(self.grammar(source, prompt), text)
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def thinks(request: pytest.FixtureRequest, backend: Backend) -> Thinks:
-    return Thinks(backend, request.param)
-
-
-CONTENTS: list[tuple[Content, str, str]] = [
-    (JsonContent(NUMBER, is_lenient=False), '{"a": 1}', '{"a": "x"}'),
-    (RegexContent("[a-c]+/"), "abc/", "abd/"),
-    (LARK, "a,b}{}", "a}"),
-]
-
-
-@pytest.mark.parametrize(("content", "good", "bad"), CONTENTS)
-def test_a_form_begins_after_thoughts(
-    thinks: Thinks, content: Content, good: str, bad: str
-) -> None:
-    source = of_content(content)
-    for thoughts in ("(Well, {x} <tool_call>\n)", f"({good})\n", "( [ ) \n"):
-        assert thinks(source, thoughts + good)
-        assert thinks(source, thoughts.removeprefix("(") + good, "(\n")
-        assert not thinks(source, thoughts + bad)
-        assert not thinks(source, thoughts.removeprefix("(") + bad, "(\n")
-    # The model need not think, but what it has begun ends.
-    assert thinks(source, good)
-    assert not thinks(source, good, "(\n")
-    assert not thinks(source, "(" + good)
-    # A model that begins with white space would have to think then.
-    assert not thinks(source, "\n(a)" + good)
-    assert not thinks(source, f"(a) X{good}")
-
-
-@every_form
-def test_calls_come_after_thoughts(thinks: Thinks, form: ToolFormat) -> None:
-    call, wrong = written(form, GOOD), written(form, [("f", '{"a": "x"}')])
-    thoughts = f"(I say {form.marker} or {wrong})\n\n"
-    maybe, required = (of_tools(form, is_required=is_required) for is_required in (False, True))
-    for source in (maybe, required):
-        assert thinks(source, thoughts + call)
-        assert thinks(source, thoughts.removeprefix("(") + call, "(\n")
-        assert thinks(source, call)
-        assert not thinks(source, thoughts + wrong)
-    for text in ("Hello", "{", "", "Hello ((", "\n"):
-        assert thinks(maybe, thoughts + "x" + text) == ("((" not in text or not thinks.ids)
-        assert not thinks(required, thoughts + "x" + text)
-    source = of_tools(form, ANY_OBJECT)
-    assert thinks(source, thoughts + '{"x": 1}')
-    assert thinks(source, thoughts + call)
-    assert not thinks(source, thoughts + "Hello")
-
-
-def test_a_tag_that_is_a_token_is_not_spelled(backend: Backend) -> None:
-    """What reads the answer would take it for the end of thoughts."""
-    thinks = Thinks(backend, "special")
-    source = thinks.grammar(of_content(RegexContent("[a-c]+")), "(\n")
-    matcher = LLMatcher(thinks.follows.tokenizer, LLMatcher.grammar_from_lark(source), log_level=0)
-    spelled = backend.encode(f"So{thinks.form.closing} Hello").ids
-    assert len(spelled) > matcher.try_consume_tokens(spelled) > 0

@@ -1,6 +1,5 @@
 """Grammars are checked in a process that some of them end; what is not strict is loosened."""
 
-import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import (
-    ChoiceContent,
     Function,
     JsonContent,
     LarkContent,
@@ -63,29 +61,6 @@ async def refusal(grammars: Grammars, structure: Structure, model: ModelDescript
 
 LETTERS = Structure(RegexContent("[a-z]+"))
 GOOD = Function("good", of_object(a={"type": "integer"}), is_strict=False, index=99)
-LOOK_AHEAD = of_object(a={"type": "string", "pattern": "^(?!a)b$", "maxLength": 7}, b={})
-
-
-async def test_a_strict_function_that_cannot_be_followed_is_named(
-    grammars: Grammars, model: ModelDescription
-) -> None:
-    # A format counts for texts; of which kind `a` is, nothing says.
-    unknown = of_object(a={"format": "x"})
-    for schema, reason in ((unknown, "format: x"), (LOOK_AHEAD, "look-around")):
-        structure = of_tools(GOOD, Function("f", schema, is_strict=True, index=7))
-        error = await refusal(grammars, structure, model)
-        assert error.path == ("tools", 7, "parameters")
-        assert error.message.startswith("f: ")
-        assert reason in error.message
-
-
-async def test_only_what_cannot_be_followed_is_left_out(
-    grammars: Grammars, model: ModelDescription
-) -> None:
-    source = await grammars.grammar(of_tools(GOOD, replace(GOOD, parameters=LOOK_AHEAD)), model)
-    assert "(?!" not in source
-    assert '"maxLength": 7' in source
-    assert '"a": {"type": "integer"}' in source
 
 
 CHOICES = [
@@ -112,61 +87,6 @@ async def test_a_bomb_harms_nobody_and_is_not_tried_again(
     assert (await refusal(grammars, bomb, model)).message == error.message
     assert await grammars.grammar(LETTERS, model)
     assert grammars._verdicts._process is None
-
-
-DEEP = {f"x{n}": {"type": "array", "items": {"$ref": f"#/$defs/x{n + 1}"}} for n in range(300)}
-QUICK: dict[str, Structure] = {
-    "nested repetitions": Structure(RegexContent("((a{1,100}){1,100}){1,100}")),
-    "a deep schema": of_json({"$ref": "#/$defs/x0", "$defs": DEEP | {"x300": {"type": "integer"}}}),
-    "a count beyond all texts": of_json({"type": "string", "maxLength": 2**63 - 1}),
-    "as many choices as a request may have": Structure(
-        ChoiceContent([f"choice {number}" for number in range(4000)])
-    ),
-}
-
-
-@pytest.mark.parametrize("name", QUICK)
-async def test_what_looks_hard_is_taken(
-    grammars: Grammars, model: ModelDescription, name: str
-) -> None:
-    assert await grammars.grammar(QUICK[name], model)
-
-
-async def test_a_lenient_schema_that_is_too_complex_is_any_object(
-    grammars: Grammars, model: ModelDescription
-) -> None:
-    schema = {"type": "object", "allOf": CHOICES}
-    bomb = Function("bomb", schema, is_strict=False, index=0)
-    source = await grammars.grammar(of_tools(bomb, GOOD), model)
-    assert '"a": {"type": "integer"}' in source
-    assert "a1_1" not in source
-
-
-SMALL = of_object(
-    path={"type": "string", "description": "Where it is."},
-    options={"type": "object", "properties": {"depth": {"type": "integer"}}},
-    kinds={"type": "array", "items": {"enum": ["file", "folder"]}},
-)
-
-
-# vllm-project/vllm#27921: many tools.
-@pytest.mark.parametrize(
-    ("number", "schema", "is_required"), [(128, SMALL, True), (128, LOOK_AHEAD, False)]
-)
-async def test_many_tools(
-    grammars: Grammars,
-    model: ModelDescription,
-    number: int,
-    schema: dict[str, Any],
-    is_required: bool,
-) -> None:
-    functions = [
-        Function(f"f{index}", schema, is_strict=False, index=index) for index in range(number)
-    ]
-    structure = of_tools(*functions, replace(GOOD, index=number), is_required=is_required)
-    source = await grammars.grammar(structure, model)
-    assert all(f'"\\"f{index}\\""' in source for index in range(number))
-    assert '"a": {"type": "integer"}' in source
 
 
 def tool(index: int) -> dict[str, Any]:
@@ -221,20 +141,3 @@ async def test_a_slow_moment_is_not_held_against_a_grammar(
         assert "too complex" in (await refusal(grammars, other, model)).message
     await grammars.stop()
     assert await grammars.grammar(other, model)
-
-
-async def test_a_tokenizer_in_another_form_follows_grammars(
-    tmp_path: Path, backend: Backend, model: ModelDescription
-) -> None:
-    """GPT-2's has two files."""
-    backend.model.save(str(tmp_path))
-    config = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|end|>"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    grammars = Grammars(str(tmp_path), HERMES, {})
-    assert await grammars.grammar(LETTERS, model)
-    # One whose model names no end has none.
-    endless = replace(model, eos_token_ids=())
-    error = await refusal(grammars, LETTERS, endless)
-    assert error.message == "this model cannot follow grammars: the model names no end token"
-    await grammars.stop()

@@ -6,9 +6,7 @@ import pytest
 
 from optimist_gateway.structure.schema import (
     MAX_DEPTH,
-    MAX_VALUES,
     check_json,
-    readable,
 )
 
 
@@ -17,37 +15,6 @@ def nested(depth: int) -> dict[str, Any]:
     for _ in range(depth):
         schema = {"type": "array", "items": schema}
     return schema
-
-
-def test_annotations_are_left_out_but_no_properties_of_their_names() -> None:
-    schema = {
-        "title": "Person",
-        "type": "object",
-        "properties": {
-            "title": {"type": "string", "title": "Title", "examples": ["Dr"]},
-            "description": {"anyOf": [{"type": "null", "default": None}]},
-        },
-        "additionalProperties": {"$comment": "any", "enum": ["title", {"title": "kept"}]},
-    }
-    assert readable(schema, is_lenient=False) == {
-        "type": "object",
-        "properties": {"title": {"type": "string"}, "description": {"anyOf": [{"type": "null"}]}},
-        "additionalProperties": {"enum": ["title", {"title": "kept"}]},
-    }
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ({"enum": [float("nan")]}, "has nan, which is not a number of JSON"),
-        ({"const": float("-inf")}, "has -inf, which"),
-        (nested(MAX_DEPTH), "nested more than 100 deep"),
-        ({"enum": list(range(MAX_VALUES))}, "more than 20000 values"),
-    ],
-)
-def test_json_is_bounded(value: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        check_json(value)
 
 
 def test_integers_of_json_may_be_bounded() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
-from optimist_gateway.structure.tool_format import FORMATS, HERMES, LLAMA3, ToolFormat, tool_format
+from optimist_gateway.structure.tool_calls import ContentDelta, Delta, ToolCallReader
+from optimist_gateway.structure.tool_format import FORMATS, HERMES, ToolFormat, tool_format
 
 NAMES = ("look_up", "look-up", "f")
 Call = tuple[str, str]
@@ -25,7 +25,6 @@ calls = st.lists(
     min_size=1,
     max_size=3,
 )
-every_form = pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
 forms = st.sampled_from(sorted(FORMATS.values(), key=lambda form: form.name))
 spaces = st.sampled_from(["", " ", "\n", " \n  "])
 
@@ -101,37 +100,6 @@ def test_text_without_calls_is_content_unchanged(form: ToolFormat, pieces: list[
 @example('<tool_call>{"name": "unknown", ', [("f", "{}")])
 def test_text_before_calls_loses_its_last_white_space(before: str, made: list[Call]) -> None:
     assert read(HERMES, before + " \n" + written(HERMES, made)) == (before.rstrip(" \n"), made)
-
-
-@every_form
-def test_arguments_are_passed_on_as_they_come(form: ToolFormat) -> None:
-    arguments = '{"a": "x}\\"{", "b": [1, {}]}'
-    reader = ToolCallReader(form, NAMES)
-    deltas = [reader.push(char) for char in written(form, [("f", arguments)])]
-    passed = [
-        "".join(delta.arguments for delta in one if isinstance(delta, CallDelta)) for one in deltas
-    ]
-    assert max(map(len, passed)) == 1
-    assert "".join(passed) == arguments
-    assert (reader.num_calls, reader.finish()) == (1, [])
-
-
-@every_form
-def test_what_is_unknown_is_text_and_what_breaks_off_is_passed_on(form: ToolFormat) -> None:
-    text = written(form, [("unknown", "{}")])
-    assert read(form, text) == (text, [])
-    text = written(form, [("f", '{"a": "b')])
-    text = text[: text.index('"b') + 2]
-    assert read(form, text) == ("", [("f", '{"a": "b')])
-
-
-def test_text_comes_at_once_unless_it_may_begin_a_call() -> None:
-    reader = ToolCallReader(HERMES, NAMES)
-    assert reader.push("a < b <tool") == [ContentDelta("a < b")]
-    assert reader.push("s ") == [ContentDelta(" <tools")]
-    reader = ToolCallReader(LLAMA3, NAMES)
-    assert reader.push('{"n') == []
-    assert reader.push("o") == [ContentDelta('{"no')]
 
 
 def test_a_call_is_no_reason_to_wait_for_ever() -> None:

@@ -76,21 +76,6 @@ async def test_it_has_those_of_the_prompt(
         assert await predicted(gateway, path, asked | predict(sent)) == forms(expected)
 
 
-async def test_each_of_several_has_those_of_its_lines(gateway: Gateway) -> None:
-    files = [CRLF, "# Notes\n\nTo be done.\n"]
-    asked = user(f"{ASK}\n\n{files[0]}\n{files[1]}")
-    sent = [LF, files[1].replace("\n", "\r\n"), *files]
-    expected = [*files, *files, LF, LF]
-    assert await predicted(gateway, CHAT, asked | predict(*sent)) == expected
-
-
-async def test_tokens_stay_as_they_are(gateway: Gateway) -> None:
-    for text in (LF, CRLF):
-        ids = gateway.backend.encode(text).ids
-        asked = user(f"{ASK}\n\n{LF}") | {"predicted_token_ids": ids}
-        assert await predicted(gateway, CHAT, asked) == [text]
-
-
 async def test_there_is_but_one_form_without_room_for_two(gateway: Gateway) -> None:
     # As many predictions as may be; as many tokens as may be.
     assert len(await predicted(gateway, CHAT, user(CRLF) | predict(*[CRLF] * 15))) == 16

@@ -74,12 +74,6 @@ async def test_what_is_empty(gateway: Gateway, given: Fields, expected: list[str
     assert gateway.adds[0].num_predicted_tokens == b""
 
 
-async def test_each_is_cut_at_the_model_s_length_and_four_may_be_as_long(gateway: Gateway) -> None:
-    given = [[number, 9] * (MAX_MODEL_LEN // 2 + number) for number in range(5, 9)]
-    expected = [[number, 9] * (MAX_MODEL_LEN // 2) for number in range(5, 9)]
-    assert await sent(gateway, {"predicted_token_ids": given}) == expected
-
-
 async def test_a_long_model_has_no_more_than_the_scheduler_takes(tokenizer: Tokenizer) -> None:
     model = ModelDescription(512, MAX_TOKENS + 5, (1,))
 

@@ -44,15 +44,6 @@ SYSTEM_FIRST = """
 {%- if messages | selectattr('role', 'equalto', 'user') | list == [] %}
 {{- raise_exception('No user query found in messages.') }}{% endif %}"""
 QWEN35 = SYSTEM_FIRST + SHOWS
-USER_LAST = (
-    "{% if messages[-1].role == 'assistant' %}{{ raise_exception('no question') }}{% endif %}"
-)
-# As of Ministral and Devstral.
-SAYS_SOMETHING = (
-    "{% for message in messages if message.role == 'assistant' %}"
-    "{% if not message.content and not message.tool_calls %}"
-    "{{ raise_exception('Assistant message must have a string') }}{% endif %}{% endfor %}"
-)
 # It leaves out what the system says.
 SILENT = """
 {%- for message in messages if message.role != 'system' %}
@@ -107,49 +98,6 @@ def prompt(
     return render(template, shown, described, {}, **options)
 
 
-REFUSED: list[tuple[str, list[Message], str]] = [
-    # huggingface/text-generation-inference#3198, huggingface/chat-ui#1386: a system message
-    (GEMMA2, [SYSTEM, ASK], "<user>Be brief.\n\nAsk"),
-    # several of them
-    (GEMMA3, [SYSTEM, DEVELOPER, ASK], "Be brief.\n\nSpeak German.\n<user>Ask"),
-    (QWEN35, [SYSTEM, DEVELOPER, ASK], "<system>Be brief.\n\nSpeak German.<user>Ask"),
-    # one that is not at the beginning keeps its place
-    (QWEN35, [ASK, SYSTEM], "<user>Ask\n\nBe brief."),
-    (
-        QWEN35,
-        [SYSTEM, ASK, SAY, DEVELOPER, MORE],
-        ("<system>Be brief.<user>Ask<assistant>Say<user>Speak German.\n\nMore"),
-    ),
-    # nothing but one
-    # suitenumerique/conversations#197: neighbours of one role
-    (GEMMA2, [ASK, MORE], "<user>Ask\n\nMore"),
-    (
-        GEMMA3,
-        [SYSTEM, ASK, SAY, GO_ON, MORE, ASK],
-        "Be brief.\n<user>Ask<assistant>Say\n\nGo on<user>More\n\nAsk",
-    ),
-    # an answer first, or last
-    (GEMMA2, [SAY, ASK], "<user><assistant>Say<user>Ask"),
-    (USER_LAST + SHOWS, [ASK, SAY], "<user>Ask<assistant>Say<user>"),
-    # an answer that says nothing
-    (SAYS_SOMETHING + SHOWS, [ASK, Message("assistant", ""), MORE], "<user>Ask\n\nMore"),
-    # calls and results, which are text here
-    (GEMMA2, [ASK, CALLED, RESULT], f"<user>Ask<assistant>{CALL_TEXT}<user>{RESULT_TEXT}"),
-    (
-        GEMMA3,
-        [ASK, CALLED, RESULT, MORE],
-        f"<user>Ask<assistant>{CALL_TEXT}<user>{RESULT_TEXT}\n\nMore",
-    ),
-]
-
-
-@pytest.mark.parametrize(("template", "messages", "expected"), REFUSED)
-def test_what_templates_refuse_they_get_in_another_form(
-    template: str, messages: list[Message], expected: str
-) -> None:
-    assert prompt(template, messages) == f"{expected}<assistant>"
-
-
 def test_our_own_description_of_tools_needs_no_system_role() -> None:
     for template in (GEMMA2, SILENT):
         text = prompt(template, [ASK, CALLED, RESULT, MORE], tools=[TOOL])
@@ -164,12 +112,6 @@ def called(*arguments: Any, ids: Sequence[str] = "abcd") -> Message:
     return Message("assistant", "", tool_calls=tuple(calls))
 
 
-def test_several_calls_become_messages_of_one_with_their_results() -> None:
-    results = [Message("tool", one, tool_call_id=one) for one in "bxa"]
-    text = prompt(ONE_CALL, [ASK, called('{"n":1}', '{"n":2}'), *results, MORE], LLAMA3)
-    assert text == '<user>Ask<f {"n": 1}><tool>a<f {"n": 2}><tool>b<tool>x<user>More'
-
-
 def test_a_template_that_knows_calls_gets_them_as_text_where_it_refuses_them() -> None:
     whole = [ASK, CALLED, RESULT, SAY]
     shown = '[CALL]{"name": "f", "arguments": {"a": "b"}}123456789[RESULT]sun123456789'
@@ -177,22 +119,6 @@ def test_a_template_that_knows_calls_gets_them_as_text_where_it_refuses_them() -
     # Its user may not speak after a result.
     text = prompt(MISTRAL3, [*whole[:3], MORE], MISTRAL)
     assert text == f"<user>Ask<assistant>{CALL_TEXT}<user>{RESULT_TEXT}\n\nMore"
-
-
-IDS = [("", ""), (None, ""), ("toolu_01A/b:c", "toolu_01A/b:c"), ("x" * 900, "x" * 900)]
-
-
-@pytest.mark.parametrize(("result_id", "call_id"), IDS)
-def test_ids_of_any_kind_and_none_at_all(result_id: str | None, call_id: str) -> None:
-    calls = (ToolCall(call_id, "f", "{}"), ToolCall("second", "g", "{}"))
-    results = [Message("tool", "1", tool_call_id=result_id), Message("tool", "2")]
-    shown = template_messages([ASK, Message("assistant", "", tool_calls=calls), *results])
-    expected = call_id or "call_0"
-    assert [call["id"] for call in shown[1]["tool_calls"]] == [expected, "second"]
-    assert [one["tool_call_id"] for one in shown[2:]] == [expected, "second"]
-    assert [one["name"] for one in shown[2:]] == ["f", "g"]
-    text = prompt(MISTRAL3, [ASK, called("{}", ids=[call_id]), results[0], SAY], MISTRAL)
-    assert "[RESULT]1" in text
 
 
 # vllm-project/vllm#43995, ggml-org/llama.cpp#22948: what was cut off is no JSON.
@@ -212,15 +138,6 @@ OBJECTS = [
 def test_arguments_are_objects_or_the_text_that_was_sent(given_text: Any, expected: Any) -> None:
     (shown,) = template_messages([called(given_text)])
     assert shown["tool_calls"][0]["function"]["arguments"] == expected
-
-
-def test_arguments_of_many_calls_are_read_as_far_as_their_share_goes() -> None:
-    large, small = json.dumps({"a": [0] * 5000}), '{"a": "b"}'
-    shown = template_messages([called(small, large)] * 200)
-    arguments = [call["function"]["arguments"] for one in shown for call in one["tool_calls"]]
-    assert arguments == [{"a": "b"}, large] * 200
-    (alone,) = template_messages([called(large)])
-    assert alone["tool_calls"][0]["function"]["arguments"] == {"a": [0] * 5000}
 
 
 @pytest.mark.parametrize("text", CUT[:4])
@@ -253,18 +170,6 @@ def test_values_for_templates() -> None:
     assert render(SWITCHED, [], None, {}, values | {"x": 1}) == "False low"
     assert prompt(PICKY, [ASK], template_kwargs={"reasoning_effort": "odd"}) == " "
     assert render("{{ eos_token }}", [], None, {"eos_token": "</s>"}, {"eos_token": 2}) == "</s>"
-
-
-@pytest.mark.parametrize("template", [GEMMA2, QWEN35, SILENT])
-@pytest.mark.parametrize("content", ["def f( ", "", "two\n\nlines\n"])
-def test_prompts_end_with_what_is_to_be_continued(template: str, content: str) -> None:
-    for before in ([], [SYSTEM], [SYSTEM, DEVELOPER, ASK], [SAY, ASK]):
-        messages = [*before, Message("assistant", content)]
-        options: Any = {"add_generation_prompt": False, "continue_final_message": True}
-        text = prompt(template, messages, **options)
-        assert text.endswith(content)
-        assert text.count("<assistant>") == 1 + (SAY in before)
-        assert all(message.content in text for message in before)
 
 
 ROLES = st.sampled_from(["system", "developer", "user", "assistant", "call", "tool"])

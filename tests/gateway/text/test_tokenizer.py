@@ -8,48 +8,14 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
-from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
 from optimist_common.vocabulary import Vocabulary
 from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.error import FieldError
-from optimist_gateway.core.request import Message, ToolCall
-from optimist_gateway.structure.tool_format import HERMES
-from optimist_gateway.text.chat_template import render
-from optimist_gateway.text.template_messages import template_messages, with_tools
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
-from tests.gateway.fake_scheduler import EOS
 
 TOOL_USE = "additional_chat_templates/tool_use.jinja"
-LONG = "The quick brown fox jumps over the lazy dog. " * 200
-
-
-@pytest.fixture
-def with_limits(model_directory: Path, backend: Backend, tmp_path: Path) -> Tokenizer:
-    """A tokenizer that begins texts with a token, and that was saved with a length limit."""
-    directory = tmp_path / "limited"
-    shutil.copytree(model_directory, directory)
-    limited = Backend.from_str(backend.to_str())
-    begins = TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", EOS)])
-    limited.post_processor = begins
-    limited.enable_truncation(8)
-    limited.enable_padding(length=8)
-    limited.save(str(directory / "tokenizer.json"))
-    (directory / "chat_template.jinja").unlink()
-    return load_tokenizer(str(directory))
-
-
-async def test_text_is_whole_and_begins_as_wanted(with_limits: Tokenizer, backend: Backend) -> None:
-    plain = backend.encode(LONG).ids
-    for text, special, expected in (
-        (LONG, True, [EOS, *plain]),
-        (LONG, False, plain),
-        ("fox", False, backend.encode("fox").ids),
-    ):
-        encoding = await with_limits.encode(text, add_special_tokens=special)
-        assert encoding.token_ids == expected
-        assert (encoding.num_tokens, encoding.is_whole) == (len(expected), True)
 
 
 async def test_of_a_long_text_as_much_is_read_as_is_of_use(
@@ -65,11 +31,6 @@ async def test_of_a_long_text_as_much_is_read_as_is_of_use(
     every = await tokenizer.encode(text, add_special_tokens=False, most=len(expected.ids))
     assert (every.token_ids, every.spans) == (expected.ids, None)
     assert await tokenizer.decode(every.token_ids) == text
-
-
-async def test_a_model_without_a_template_says_so(with_limits: Tokenizer) -> None:
-    with pytest.raises(FieldError, match="no chat template"):
-        await with_limits.render_messages([{"role": "user", "content": "Hello"}])
 
 
 def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path) -> None:
@@ -115,27 +76,6 @@ TOOL = {
     "type": "function",
     "function": {"name": "f", "description": "Does <it> & more.", "parameters": {"type": "object"}},
 }
-CONVERSATION = [
-    Message("user", "Go"),
-    Message("assistant", "", tool_calls=(ToolCall("call_1", "f", {"a": "ä\n<"}),)),
-    Message("tool", "done", tool_call_id="call_1"),
-]
-# The parts of Qwen 2.5's template that tell of tools and calls.
-HERMES_TEMPLATE = """
-{%- if tools %}{{ '<tools>' }}{% for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}
-{{- '</tools>\\n<tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>' }}{% endif %}
-{%- for message in messages %}
-{%- if message.role == 'assistant' and message.tool_calls %}
-{%- for call in message.tool_calls %}
-{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
-{{- call.function.arguments | tojson + '}\\n</tool_call>' }}
-{%- endfor %}
-{%- else %}{{- '<|' + message.role + '|>' + message.content }}{% endif %}
-{%- endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
-# How templates of another family write arguments: they add text to text.
-TEXT_TEMPLATE = """
-{%- for message in messages %}{% for call in message.tool_calls or [] %}
-{{- call.function.name + '(' + call.function.arguments + ')' }}{% endfor %}{% endfor %}"""
 
 
 def directory_with(template: str, model_directory: Path, tmp_path: Path) -> Path:
@@ -143,31 +83,6 @@ def directory_with(template: str, model_directory: Path, tmp_path: Path) -> Path
     shutil.copytree(model_directory, directory)
     (directory / "chat_template.jinja").write_text(template)
     return directory
-
-
-async def prompt(directory: Path, tools: list[dict[str, Any]]) -> str:
-    tokenizer = load_tokenizer(str(directory))
-    shown, described = with_tools(template_messages(CONVERSATION), tools, tokenizer.tool_format)
-    return await tokenizer.render_messages(shown, described)
-
-
-def test_a_template_gets_arguments_as_objects_or_as_text() -> None:
-    text = render(HERMES_TEMPLATE, template_messages(CONVERSATION), [TOOL], {})
-    listed = text[text.index("<tools>\n") + 8 : text.index("</tools>")]
-    assert json.loads(listed) == TOOL
-    call = text[text.rindex("<tool_call>\n") + 12 : text.rindex("\n</tool_call>")]
-    assert json.loads(call) == {"name": "f", "arguments": {"a": "ä\n<"}}
-    assert text.endswith("<|tool|>done<|assistant|>")
-    text = render(TEXT_TEMPLATE, template_messages(CONVERSATION), None, {})
-    assert text == 'f({"a": "ä\\n<"})'
-
-
-async def test_a_tokenizer_tells_its_format(model_directory: Path, tmp_path: Path) -> None:
-    directory = directory_with(HERMES_TEMPLATE, model_directory, tmp_path)
-    assert load_tokenizer(str(directory)).tool_format is HERMES
-    assert "<tools>" in await prompt(directory, [TOOL])
-    assert "<tools>" not in await prompt(directory, [])
-    assert load_tokenizer(str(directory), "json").tool_format.name == "json"
 
 
 NAMED = {"default": "D{{ messages[0].content }}", "tool_use": "T{{ messages[0].content }}"}

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import LCSseq
 
 from optimist_aligner.drafting.draft import Draft
-from optimist_aligner.text.sources import Sources
 from optimist_proposer.core import line
 from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower, common_length
-from tests.proposer.text import NEWLINES, as_text, followed, texts, tokens
+from tests.proposer.text import NEWLINES, as_text, followed, texts
 
 LINE = LineAlgorithm(NEWLINES)
 POEM = "one\ntwo\nthree\nfour\nfive\n"
@@ -84,12 +83,6 @@ def test_aligned_means_the_current_line_equals_the_predicted_one(
         return
     current = output[max(output.rfind("\n"), output.rfind("§")) + 1 :]
     assert predicted[: follower.index].endswith(current)
-
-
-def test_prompt_is_no_prediction() -> None:
-    follower = LINE.prepare(Sources([tokens("one\n")], tokens("two\nthree\n"))).follow()
-    follower.observe(tokens("two\n"))
-    assert follower.index == LOST
 
 
 def test_evidence_is_what_matched_since_the_line_began() -> None:

@@ -34,28 +34,11 @@ def test_what_is_too_large_is_named(predictions: list[str], prompt: str, reason:
         raise ValueError(fault)
 
 
-@pytest.mark.parametrize("texts", [["a" * 50, "b" * 50, ""], ["é" * 75], ["\n" * 49 + "§"]])
-def test_what_just_fits_is_no_fault(texts: list[str]) -> None:
-    assert CHECK.fault([tokens(text) for text in texts], tokens("c" * 999)) is None
-
-
-def test_negative_token_is_unknown() -> None:
-    assert CHECK.unknown_token(array(INT32, [97, -1])) == -1
-
-
 def test_time_grows_with_the_output() -> None:
     assert CHECK.delay(9.9, 0) is None
     assert "max_alignment_ms (10000)" in (CHECK.delay(10.1, 0) or "")
     assert CHECK.delay(19.9, 1000) is None
     assert CHECK.delay(20.1, 1000) is not None
-
-
-def test_forgets_the_request_used_least_recently() -> None:
-    cache = RequestCache(2, 1_000_000)
-    assert cache.put(live("a")) == cache.put(live("b")) == []
-    assert cache.get("a") is not None
-    assert cache.put(live("c")) == ["b"]
-    assert [cache.get(name) is not None for name in "abc"] == [True, False, True]
 
 
 def test_the_last_of_requests_and_of_sources_are_kept_however_large() -> None:
@@ -67,20 +50,6 @@ def test_the_last_of_requests_and_of_sources_are_kept_however_large() -> None:
     for text in ("one\n", "two\n"):
         cache.put_sources(prepared(text))
     assert cache.num_sources == 1
-
-
-def test_sources_of_requests_that_were_refused_give_way_to_others() -> None:
-    kinds = [prepared(f"{number}\n" * 9) for number in range(8)]
-    size = kinds[0].num_bytes
-    used = live("a", sources=kinds[0])
-    cache = RequestCache(10, used.num_bytes + 3 * size)
-    cache.put(used)
-    for kind in kinds[1:]:
-        cache.put_sources(kind)
-        assert cache.get_sources(kind.name) is kind
-        assert cache.num_bytes <= used.num_bytes + 3 * size
-    held = [kind for kind in kinds if cache.get_sources(kind.name) is not None]
-    assert held == [kinds[0], *kinds[-2:]]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 3)), max_size=40))
@@ -107,7 +76,6 @@ def test_bounds_and_bytes_hold_after_any_use(steps: list[tuple[str, int]]) -> No
 
 
 LINES = "".join(f"line {number}\n" for number in range(40))
-TWO = prepared("one\ntwo\n")
 
 
 def fold(request: LiveRequest, position: int, text: str) -> str | None:
@@ -126,21 +94,6 @@ def test_window_is_sent_at_first_and_not_while_it_holds() -> None:
     refreshed = request.next_window(40, 0.0)
     assert refreshed is not None
     assert (refreshed.base, as_text(refreshed.draft.token_ids)) == (21, LINES[21:61])
-
-
-def test_nothing_to_expect_is_said_once() -> None:
-    request = live(sources=TWO)
-    request.next_window(64, 0.0)
-    fold(request, 0, "X")
-    lost = request.next_window(64, 0.0)
-    assert lost is not None
-    assert (lost.base, len(lost.draft)) == (1, 0)
-    fold(request, 1, "Y")
-    assert request.next_window(64, 0.0) is None
-    fold(request, 2, "\none\n")
-    found = request.next_window(64, 0.0)
-    assert found is not None
-    assert as_text(found.draft.token_ids) == "two\n"
 
 
 @given(texts, texts, st.lists(st.integers(0, 40), max_size=4))

@@ -14,14 +14,9 @@ from optimist_proposer.core.sources import (
 )
 from optimist_proposer.core.stored_request import (
     CLOSED,
-    Settled,
     StoredRequest,
-    WriteKind,
-    next_write,
-    settle_write,
 )
 from optimist_proposer.core.wrong_value import WrongValueError
-from tests.proposer.holding import live, written
 from tests.proposer.text import as_text, texts, tokens
 
 STORED = StoredRequest(b"generate", SourceName(b"tenant..", b"0123456789abcdef"), tokens("a") * 70)
@@ -41,22 +36,6 @@ def test_another_format_of_a_request_is_an_error(data: bytes, most: int, message
     with pytest.raises(WrongValueError, match=message):
         StoredRequest.unpack(data, most)
     assert StoredRequest.unpack(PACKED_REQUEST, 70) == STORED
-
-
-def test_opening_is_written_whole_and_then_what_is_new() -> None:
-    request = live(output="one\n")
-    first = written(request)
-    stored = StoredRequest.unpack(first.data, 4)
-    assert (first.kind, as_text(stored.output)) == (WriteKind.OPEN, "one\n")
-    assert settle_write(first, 4) is Settled.DONE
-    assert next_write(request) is None
-    request.fold(4, tokens("TWO\n"))
-    second = written(request)
-    assert (second.kind, second.num_before, second.num_after) == (WriteKind.APPEND, 4, 8)
-    assert second.data == tokens("TWO\n").tobytes()
-    whole = written(request, is_lost=True)
-    assert whole.kind is WriteKind.CREATE
-    assert as_text(StoredRequest.unpack(whole.data, 8).output) == "one\nTWO\n"
 
 
 @given(st.lists(texts, max_size=4), texts)

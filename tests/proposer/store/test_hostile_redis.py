@@ -150,7 +150,7 @@ EMPTY_TEXTS = SEPARATORS, stored_request(SEPARATORS, OUTPUT[:1])
 
 
 @given(values)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @example((RIGHT[0], stored_request(RIGHT[0], OUTPUT * 100_000)))
 @example((RIGHT[0], stored_request(RIGHT[0], OUTPUT, 190_000_000)))
 @example(EMPTY_TEXTS)

@@ -9,16 +9,12 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
-    MovedError,
-    NoPermissionError,
-    OutOfMemoryError,
     ReadOnlyError,
-    ResponseError,
     SlotNotCoveredError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from optimist_proposer.store.redis_client import Command, RedisClient
+from optimist_proposer.store.redis_client import RedisClient
 from optimist_proposer.store.redis_url import RedisTarget, open_redis
 from optimist_proposer.store.store import StoreError
 
@@ -72,26 +68,6 @@ async def test_redis_that_can_do_nothing_is_left_alone_and_looked_for_again(
     await client.stop()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
-        OutOfMemoryError("maxmemory"),
-        NoPermissionError("no command"),
-        MovedError("1 127.0.0.1:1"),
-    ],
-)
-async def test_refused_command_is_an_answer_beside_others(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = client_of(monkeypatch, b"value", error)
-    commands: list[Command] = [("GET", "a"), ("GET", "b")]
-    assert await client.run(commands, is_urgent=False) == [b"value", error]
-    assert not client._pause
-    assert cast("ClusterOfAnswers", client._target.client).num_closed == 0
-    await client.stop()
-
-
 def test_nothing_is_waited_for_long_or_tried_twice() -> None:
     client = open_redis("redis://user:secret@host:7000/3", 0.05).client
     assert isinstance(client, Redis)
@@ -119,15 +95,6 @@ def test_sentinel_url_names_sentinels_service_and_database() -> None:
     assert (own["username"], own["password"]) == ("watcher", "other")
     assert own["socket_timeout"] == 0.05
     assert target.num_shards == 1
-
-
-def test_cluster_url_names_some_nodes() -> None:
-    target = open_redis("redis+cluster://user:secret@one:7000,two", 0.05)
-    assert isinstance(target.client, RedisCluster)
-    nodes = [(node.host, node.port) for node in target.client.startup_nodes]
-    assert nodes == [("one", 7000), ("two", 6379)]
-    assert target.client.connection_kwargs["password"] == "secret"
-    assert target.num_shards > 1
 
 
 @pytest.mark.parametrize("scheme", ["rediss+sentinel", "rediss+cluster"])

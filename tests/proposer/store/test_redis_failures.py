@@ -176,33 +176,6 @@ async def test_partition_costs_no_request_that_lives_here(
     assert await follow_until_shared(replica, reader, 14) == {"two\nthree\nfour\n"}
 
 
-async def test_batch_over_all_nodes_of_a_cluster_is_shared(
-    nodes: list[RedisServer], open_store: OpenStore
-) -> None:
-    first = await opened(open_store(cluster_url(nodes)), *NAMES)
-    await first.proposer.apply([], [observation(0, "ONE\n", name) for name in NAMES], [])
-    await first.writer.stop()
-    second = Replica(open_store(cluster_url(nodes)))
-    answer = await second.proposer.apply([], [observation(4, "tw", name) for name in NAMES], [])
-    assert set(answer.windows) == set(NAMES)
-    assert {window.base for window in answer.windows.values()} == {6}
-    counts = []
-    for node in nodes:
-        with Redis(port=node.port) as client:
-            keys = [str(key) for key in client.keys("test:*:request:*")]
-            calls = client.info("commandstats")["cmdstat_eval"]["calls"]
-        counts.append(len(keys))
-        # A call for each hash tag that the node holds, not for each request.
-        assert calls <= len({key.split("{")[1].split("}")[0] for key in keys}) < len(keys)
-    assert sum(counts) == len(NAMES)
-    assert min(counts) > 0
-    await first.proposer.apply([], [], NAMES)
-    await first.writer.stop()
-    third = Replica(open_store(cluster_url(nodes)))
-    answer = await third.proposer.apply([], [observation(0, "x", NAMES[0])], [])
-    assert answer.gaps == {NAMES[0]: UNKNOWN}
-
-
 async def test_node_of_a_cluster_that_dies_and_comes_back_empty(
     nodes: list[RedisServer], open_store: OpenStore
 ) -> None:
@@ -216,24 +189,6 @@ async def test_node_of_a_cluster_that_dies_and_comes_back_empty(
     # Each further token is written, and with it what the node has lost.
     reader = open_store(cluster_url(nodes))
     assert await follow_until_shared(replica, reader, 4, NAMES) == {"two\nthree\nfour\n"}
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ("--requirepass secret", "invalid username-password"),
-        ("--databases 1", "index is out of range"),
-    ],
-)
-async def test_redis_that_refuses_ends_the_start_with_one_line(
-    options: str, reason: str, tmp_path: Path, open_store: OpenStore
-) -> None:
-    with RedisServer(tmp_path, *options.split()) as server:
-        url = f"redis://:wrong@{server.address}/2"
-        with pytest.raises(SetupError, match=f"--store: Redis at .* refuses: .*{reason}") as info:
-            await open_store(url).start()
-    assert "\n" not in str(info.value)
-    assert "wrong@" not in str(info.value)
 
 
 async def test_start_does_not_wait_for_redis_and_takes_it_up_when_it_comes(

@@ -16,7 +16,7 @@ from optimist_proposer.core.stored_request import (
 )
 from optimist_proposer.core.wrong_value import WrongValueError
 from optimist_proposer.store.redis_store import RedisStore
-from tests.proposer.holding import POEM, live, prepared, redis_store, written
+from tests.proposer.holding import live, prepared, redis_store, written
 from tests.proposer.text import as_text, tokens
 from tests.redis_server import RedisServer
 
@@ -60,19 +60,6 @@ async def text(store: RedisStore, request_id: str = "a") -> str | None:
     return as_text(found.output)
 
 
-async def test_what_one_writes_another_reads(store: RedisStore, redis_server: RedisServer) -> None:
-    request = live(output="one\n")
-    assert await put(store, request) == [4]
-    request.fold(4, tokens("TWO\nthree\n"))
-    assert await put(store, request, live("b", "x")) == [14, 1]
-    other = redis_store(redis_server.url)
-    assert await text(other) == "one\nTWO\nthree\n"
-    assert await text(other, "b") == "x"
-    assert await text(other, "absent") is None
-    assert [one async for one in other.read_sources([prepared("absent").name], 1000)] == []
-    await other.stop()
-
-
 async def test_late_write_cannot_bring_a_closed_request_back(
     store: RedisStore, redis: "Redis"
 ) -> None:
@@ -85,15 +72,6 @@ async def test_late_write_cannot_bring_a_closed_request_back(
     assert 0 < await redis.pttl("test:{0}:request:a") <= 30_000
     await put(store, live(output="x"))
     assert await text(store) == "x"
-
-
-async def test_sources_are_stored_once_for_a_tenant(store: RedisStore, redis: "Redis") -> None:
-    shared = prepared(POEM, tenant="A")
-    await put(store, live("a", sources=shared), live("b", sources=shared))
-    await put(store, live("c", sources=prepared(POEM, tenant="B")))
-    keys = await redis.keys("test:sources:*")
-    assert len(keys) == 2
-    assert len({str(key).split(":")[2] for key in keys}) == 2
 
 
 async def test_every_key_expires_and_writing_puts_it_off_or_sets_lost_sources_again(

@@ -47,17 +47,6 @@ class Store(MemoryStore):
         return await super().write(writes, closed)
 
 
-async def test_several_steps_are_one_write() -> None:
-    store = Store()
-    behind, request = writer(store), live("a")
-    for position, text in enumerate("one\n"):
-        request.fold(position, tokens(text))
-        behind.note(request)
-    await behind.stop()
-    assert store.num_writes == 1
-    assert stored_text(store) == "one\n"
-
-
 async def test_too_many_waiting_drop_the_oldest() -> None:
     store, before = MemoryStore(), dropped()
     behind = writer(store, max_waiting=2)

@@ -67,23 +67,6 @@ def test_requests_are_admitted_in_order(depth: int, name: str) -> None:
 # Priority.
 
 
-@pytest.mark.parametrize(
-    ("num_prompt_tokens", "victims"), [(3, []), (10, [3]), (21, [3, 2]), (33, [3, 2, 1])]
-)
-def test_no_more_give_way_than_needed(num_prompt_tokens: int, victims: list[int]) -> None:
-    situation = Situation(policy="priority", max_num_seqs=5, num_blocks=16)
-    for handle in range(4):
-        situation.add(handle, [handle] * 7, 30, priority=5 + handle)
-        situation.step()
-    assert situation.scheduler.num_free_blocks == 6
-    situation.add(9, [9] * num_prompt_tokens, 3, priority=0)
-    decision = situation.scheduler.compute_schedule()
-    slots = [situation.slot(handle) for handle in victims]
-    assert decision.preempted.tolist() == slots
-    assert bool(decision.admitted) == (not victims)
-    situation.finish()
-
-
 @DEPTHS
 def test_a_waiting_request_that_becomes_urgent_takes_a_slot(depth: int) -> None:
     situation = urgent(1, (4, 30), max_plans_in_flight=depth)

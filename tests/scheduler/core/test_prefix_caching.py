@@ -28,25 +28,6 @@ def cached_blocks(situation: Situation) -> int:
     return count
 
 
-@DEPTHS
-def test_a_second_request_computes_only_what_is_its_own(depth: int) -> None:
-    # There is no room for both without what they share.
-    situation = caching(max_plans_in_flight=depth, num_blocks=9)
-    situation.add(0, [*BEGINNING, 1, 2], 5)
-    assert cached_blocks(situation) == 0
-    situation.answer()
-    situation.add(1, [*BEGINNING, 5, 6, 7], 5)
-    num_free = situation.scheduler.num_free_blocks
-    assert cached_blocks(situation) == 4
-    assert situation.sent[-1].num_known_tokens.tolist() == [1, 3]
-    # Of five blocks four are shared.
-    assert situation.scheduler.num_free_blocks == num_free - 1
-    situation.finish()
-    stats = situation.scheduler.stats
-    assert (stats.num_prefix_queries, stats.num_prefix_hits) == (18 + 19, 16)
-    assert situation.worker.num_cached_tokens == 16
-
-
 OTHER = [8, *BEGINNING[1:]]
 
 
@@ -85,19 +66,3 @@ def test_a_follow_up_reuses_the_output_of_a_finished_request(
     assert cached_blocks(situation) == 5
     situation.answer()
     situation.finish()
-
-
-def test_the_account_reports_what_the_prefix_cache_held_of_the_prompt() -> None:
-    situation = caching(max_num_batched_tokens=32)
-    prompt = [*range(10)]
-    situation.add(1, prompt, 8)
-    situation.drain()
-    situation.add(2, prompt, 8)
-    situation.add(3, prompt, 8, output_token_ids=situation.text(1)[:7])
-    situation.add(4, [9, *prompt], 2)
-    situation.drain()
-    # Blocks of 4; output that is in the cache as well does not count.
-    counts = [situation.finished(handle).num_cached_tokens for handle in (1, 2, 3, 4)]
-    assert counts == [0, 8, 10, 0]
-    situation.add(5, prompt, 8)
-    assert situation.abort(5).num_cached_tokens == 0

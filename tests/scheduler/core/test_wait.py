@@ -175,32 +175,6 @@ def test_a_request_that_goes_on_elsewhere_is_not_refused() -> None:
     clients.situation.add(1001, prompt, 20, clients.now, output_token_ids=given)
 
 
-def test_a_worker_that_says_nothing_lengthens_the_wait() -> None:
-    situation = Situation(COSTS, max_wait_seconds=5, max_num_seqs=1)
-    situation.add(0, [1] * 4, 8, now=0.0)
-    situation.send(now=0.0)
-    situation.add(1, [1] * 4, 8, now=1.0)
-    with pytest.raises(OverloadedError) as caught:
-        situation.add(2, [1] * 4, 8, now=20.0)
-    assert caught.value.finished.retry_seconds > 10
-    situation.answer()
-    situation.send(now=20.0)
-    situation.add(3, [1] * 4, 8, now=20.1)
-    # A pause is nobody's fault.
-    situation.answer()
-    situation.scheduler.resume()
-    situation.add(4, [1] * 4, 8, now=1000.0)
-
-
-def test_an_idle_hour_is_no_wait() -> None:
-    situation = Situation(COSTS, max_wait_seconds=5, max_num_seqs=1)
-    for number in range(3):
-        situation.add(number, [1] * 4, 2, now=3600.0 * number)
-        situation.add(number + 10, [1] * 4, 2, now=3600.0 * number + 1)
-        while situation.is_busy:
-            situation.step(now=3600.0 * number + 1)
-
-
 def test_too_many_are_refused_with_when_one_leaves() -> None:
     situation = Situation(COSTS, max_wait_seconds=0, max_num_seqs=1, max_num_waiting=4)
     situation.step_ns = pass_ns

@@ -212,20 +212,6 @@ async def test_what_fits_only_a_lost_worker_waits_for_it_and_the_rest_goes_on(po
     assert client.tokens[1] == truth(long)
 
 
-async def test_a_worker_that_comes_back_smaller_ends_only_what_fits_nowhere(pool: Pool) -> None:
-    one = new_worker()
-    client = await pool.begin(one)
-    one.may_run.clear()
-    await client.send(add(1, list(range(30))), add(2, [1], max_tokens=8))
-    await until(lambda: pool.num_requests == 2)
-    await pool.stop(one)
-    await pool.serve(new_worker(num_blocks=4), one.port)
-    await client.until_finished(2)
-    assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
-    assert "the next one is smaller" in client.finished[1].message
-    assert client.tokens == {2: truth([1], 8)}
-
-
 async def test_a_hanging_worker_is_given_up_while_there_is_another(pool: Pool) -> None:
     hanging = new_worker()
     client = await pool.begin(hanging, new_worker(), hang_seconds=0.2)

@@ -1,23 +1,19 @@
 """Commands and their replies, and pauses, over real sockets with a fake worker."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.drafts import DraftSource
+from optimist_common.columns import from_bytes
 from tests.scheduler.client import (
     KEEP,
     MODES,
-    PATIENT,
     PROMPT,
     Client,
     Command,
     abort,
     add,
-    ask,
     get_stats,
     pause,
     resume,
@@ -25,7 +21,7 @@ from tests.scheduler.client import (
     until,
 )
 from tests.scheduler.conftest import Start
-from tests.scheduler.fake_services import FakeProposerServicer, FakeWorkerServicer, serve_worker
+from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
 
 
 def set_priority(handle: int, priority: int, name: str = "", command_id: int = 0) -> Command:
@@ -132,30 +128,6 @@ async def test_priorities_are_changed_by_handle_and_by_name_whichever_stream_a_r
     assert list(client.finished) == [1, 3, 5, 4, 2, 7, 6]
 
 
-async def test_statistics_are_reported(start: Start, worker: FakeWorkerServicer) -> None:
-    worker.step_seconds = 0.005
-    options: dict[str, Any] = {"max_num_seqs": 1, "enable_prefix_caching": True}
-    _, client = await start(max_plans_in_flight=1, **options)
-    prompt = list(range(10))
-    # The second shares blocks with the first, and the third has another salt.
-    await client.send(*(add(handle, prompt, cache_salt="aab"[handle - 1]) for handle in (1, 2, 3)))
-    await client.read_until(lambda: 1 in client.tokens)
-    first = (await client.reply(get_stats())).stats
-    await client.until_finished(3)
-    last = (await client.reply(get_stats(3001))).stats
-    assert client.tokens == dict.fromkeys((1, 2, 3), truth(prompt))
-    assert (first.num_running, first.num_waiting, first.num_blocks) == (1, 2, 32)
-    assert first.num_free_blocks < 32
-    assert first.num_plans_in_flight == 1
-    assert (last.num_running, last.num_waiting, last.num_free_blocks) == (0, 0, 32)
-    assert last.num_plans == worker.worker.num_steps == 60
-    assert last.num_preschedule_hits >= 45
-    assert last.num_preschedule_discards <= 3
-    assert worker.worker.num_cached_tokens == last.num_prefix_hits == 8
-    assert last.num_prefix_queries >= 30
-    assert not last.is_paused
-
-
 async def test_commands_come_no_faster_than_their_replies_are_read(start: Start) -> None:
     _, client = await start()
     commands = [get_stats(command_id) for command_id in range(1, 2501)]
@@ -166,35 +138,6 @@ async def test_commands_come_no_faster_than_their_replies_are_read(start: Start)
 
 
 # Requests that go on after output which their owner has already.
-
-GIVEN = {1: 1, 2: 7, 3: 19}
-"""How much of its output each request has."""
-REST = {handle: truth(PROMPT)[number:] for handle, number in GIVEN.items()}
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_only_what_comes_after_it_is_delivered_and_a_proposer_knows_it_from_the_start(
-    start: Start, mode: str, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    _, first = await start(proposer_port, **PATIENT, **MODES[mode])
-    for predicted in ([], truth(PROMPT)):
-        most: dict[str, Any] = {"predicted": predicted} if predicted else {"max_draft_tokens": 0}
-        given = {handle: to_bytes(truth(PROMPT)[:number]) for handle, number in GIVEN.items()}
-        commands = [add(each, PROMPT, output_token_ids=given[each], **most) for each in given]
-        client = await ask(first.stub, *commands)
-        assert client.tokens == REST
-        for handle, end in client.finished.items():
-            by_source = from_bytes(end.num_tokens_by_source).tolist()
-            assert sum(by_source) == len(REST[handle])
-            assert by_source[DraftSource.PREDICTION] == end.accepted_prediction_tokens
-            assert end.num_passes + sum(by_source[1:]) == len(REST[handle])
-            if predicted:
-                # The first pass emits a token of its own.
-                assert end.accepted_prediction_tokens >= max(len(REST[handle]) - 4, 0) // 2
-            else:
-                assert by_source[DraftSource.TARGET] == len(REST[handle])
-    await until(lambda: sorted(proposer.closed) == ["r1", "r2", "r3"])
-    assert proposer.num_gaps == 0
 
 
 WAIT = scheduler_pb2.PAUSE_MODE_WAIT
@@ -250,24 +193,6 @@ async def begin(client: Client) -> None:
     """Waits until a request of the client is running."""
     await client.send(add(1, PROMPT, max_tokens=50))
     await client.read_until(lambda: 1 in client.tokens)
-
-
-async def test_a_pause_that_is_pending_gets_another_mode_or_is_ended_by_a_resume(
-    start: Start, worker: FakeWorkerServicer
-) -> None:
-    worker.step_seconds = 0.01
-    _, client = await start()
-    await begin(client)
-    await client.send(pause(WAIT, 500), pause(KEEP, 501))
-    await client.read_until(lambda: {500, 501} <= set(client.replies))
-    assert {client.replies[500].error, client.replies[501].error} == {""}
-    assert not client.finished
-    await client.send(resume(600), pause(WAIT, 502), resume(601))
-    await client.read_until(lambda: {502, 601} <= set(client.replies))
-    assert client.replies[502].error.startswith("pause: was ended by a resume")
-    assert client.replies[601].error == ""
-    await client.read_until(lambda: 1 in client.finished)
-    assert client.tokens == {1: truth(PROMPT, 50)}
 
 
 async def test_a_pause_is_withdrawn_with_its_stream(

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
@@ -10,11 +9,10 @@ from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.observing import metrics
-from tests.scheduler.client import PATIENT, PROMPT, add, ask, get_stats, predict, until
-from tests.scheduler.conftest import Start
+from tests.scheduler.client import PATIENT, PROMPT, add, ask, predict, until
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
-from tests.scheduler.situation import Situation, ints
+from tests.scheduler.situation import ints
 
 PREFIX = "optimist_scheduler_"
 
@@ -116,36 +114,3 @@ async def test_what_speculation_is_expected_to_bring_is_shown(
         assert draft > 0 or source != "prediction"
         assert read("draft_overhead_ratio", source=source) == [pytest.approx(draft / verify)]
     assert read("drafted_tokens_total", source="quantised")[0] > 0
-
-
-def test_what_holds_passes_up_is_part_of_the_speedup_and_answers_beside_them_are_not() -> None:
-    situation = Situation(((1, 1000), (16, 1000)))
-    situation.add(0, PROMPT, 20)
-    situation.step()
-
-    def estimate(answer_ns: float, wait_ns: float) -> tuple[float, float]:
-        (windows,) = situation.scheduler.estimate_speculation(answer_ns, wait_ns)
-        return windows.speedup, windows.overhead_ratio * windows.verify_ns
-
-    speedup, _ = estimate(0, 0)
-    beside, draft_ns = estimate(5e6, 0)
-    assert (beside, round(draft_ns)) == (speedup, 5e6)
-    assert estimate(5e6, 1e9)[0] < speedup
-
-
-async def test_the_gateway_learns_how_long_a_request_waited_and_what_came_of_drafts(
-    start: Start,
-) -> None:
-    _, client = await start()
-    await client.ask(add(1, PROMPT))
-    assert client.finished[1].queue_us > 0
-    before = (await client.reply(get_stats(3))).stats
-    metrics.DRAFTS.observe(
-        np.array([DraftSource.PREDICTION], np.int32), *np.array([[5], [3], [4]], np.int32)
-    )
-    after = (await client.reply(get_stats(4))).stats
-    assert after.num_drafts - before.num_drafts == 1
-    assert after.num_drafted_tokens - before.num_drafted_tokens == 5
-    assert after.num_accepted_tokens - before.num_accepted_tokens == 3
-    places = zip(after.num_accepted_at_positions, before.num_accepted_at_positions, strict=True)
-    assert [now - then for now, then in places][:5] == [1, 1, 1, 0, 0]

@@ -5,14 +5,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import from_bytes
 from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.proposers import links
 from tests.scheduler.client import (
-    MODES,
     PATIENT,
     PROMPT,
-    VOCAB_SIZE,
     add,
     predict,
     truth,
@@ -21,32 +19,6 @@ from tests.scheduler.client import (
 from tests.scheduler.conftest import Start
 from tests.scheduler.fake_services import FakeProposerServicer, FakeWorkerServicer, serve_proposer
 from tests.scheduler.fake_worker import FakeWorker
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_predictions_change_no_text_and_right_ones_save_passes(
-    start: Start, mode: str, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    prompts = {handle: [handle, 7, handle] for handle in range(6)}
-    predicted = {handle: truth(prompt) for handle, prompt in prompts.items()}
-    for handle in (4, 5):
-        predicted[handle][6:] = [(token + 1) % VOCAB_SIZE for token in predicted[handle][6:]]
-    _, client = await start(proposer_port, **PATIENT, **MODES[mode])
-    await client.ask(*(add(each, prompts[each], predicted=predicted[each]) for each in prompts))
-    assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
-    for handle, end in client.finished.items():
-        assert end.num_passes + end.accepted_prediction_tokens == 20
-        if handle < 4:
-            assert end.accepted_prediction_tokens > 0
-        else:
-            assert end.accepted_prediction_tokens <= 6
-            assert end.rejected_prediction_tokens <= 14
-    # Alone.
-    await client.ask(predict(9))
-    await until(lambda: len(proposer.closed) == 7)
-    assert client.tokens[9] == truth(PROMPT)
-    assert client.finished[9].accepted_prediction_tokens >= 14
-    assert client.finished[9].rejected_prediction_tokens == 0
 
 
 async def test_a_proposer_that_lost_its_memory_is_sent_everything_again(
@@ -78,26 +50,6 @@ async def test_a_silent_proposer_is_waited_for_once_and_an_unreachable_one_never
     assert asyncio.get_running_loop().time() - started < 4
     assert client.tokens[1] == truth(PROMPT)
     assert client.finished[1].num_passes == 20
-
-
-async def test_a_proposer_that_was_away_is_used_again(
-    start: Start, worker: FakeWorkerServicer, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    worker.step_seconds = 0.02
-    _, client = await start(proposer_port, **PATIENT)
-    await client.ask(predict())
-    await proposer.stop()
-    assert proposer.num_batches > 0
-    other = FakeProposerServicer()
-    async with serve_proposer(other, proposer_port):
-        await client.ask(predict(2, PROMPT, 50))
-        # The channel may have needed longer than that request to find the port again.
-        for handle in range(3, 20):
-            if other.num_batches:
-                break
-            await client.ask(predict(handle))
-    assert other.num_batches > 0
-    assert client.tokens[2] == truth(PROMPT, 50)
 
 
 async def test_a_request_stays_with_the_proposer_that_opened_it(
@@ -176,20 +128,6 @@ async def test_windows_that_cannot_be_are_refused_and_others_of_the_answer_taken
     lines = [record.message for record in caplog.records if "refused" in record.message]
     fault = "values: must be from 1 down to 0, and never rise"
     assert lines == [f"a window of request r1 is refused: {fault}"]
-
-
-async def test_an_opening_says_all_there_is_to_know(
-    start: Start, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    several = {"num_predicted_tokens": to_bytes([20, 2]), "cache_salt": "tenant"}
-    request = add(1, PROMPT, predicted=[*truth(PROMPT), 4, 5], **several)
-    _, client = await start(proposer_port, proposer_prompt_tokens=2, **PATIENT)
-    await client.ask(request)
-    (opening,) = proposer.openings
-    assert from_bytes(opening.predicted_token_ids).tolist() == [*truth(PROMPT), 4, 5]
-    assert from_bytes(opening.num_predicted_tokens).tolist() == [20, 2]
-    assert from_bytes(opening.prompt_token_ids).tolist() == PROMPT[-2:]
-    assert opening.tenant == "tenant"
 
 
 # Proposers that say that they take no more requests, and those that come and go by name.

@@ -1,11 +1,10 @@
 """Waits pay and end in time; a proposer that answers nothing is taken for silent."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_scheduler.proposers.links import SILENT_SECONDS, Silence
-from optimist_scheduler.proposers.waits import Wait, WindowWaits, find_slack
+from optimist_scheduler.proposers.waits import Wait, WindowWaits
 
 PASS_SECONDS = 0.02
 
@@ -25,42 +24,6 @@ def test_a_wait_pays_if_more_lack_a_window_than_it_takes_of_the_pass(
 ) -> None:
     one = waits(0.01)
     assert one.pays(num_lacking, num_running, PASS_SECONDS, 0.0) == (2 * num_lacking >= num_running)
-
-
-def test_a_wait_that_is_over_before_the_worker_is_idle_costs_nothing() -> None:
-    one = waits(0.01)
-    assert one.pays(0.125, 64, PASS_SECONDS, 0.011)
-    assert not one.pays(0.125, 64, PASS_SECONDS, 0.0)
-    assert find_slack(PASS_SECONDS, 0.0) == PASS_SECONDS * 7 / 8
-    assert find_slack(PASS_SECONDS, 2 * PASS_SECONDS) == 0
-
-
-def test_long_waits_make_the_next_ones_seem_dear() -> None:
-    one = waits(0.001)
-    assert one.pays(8, 64, PASS_SECONDS, 0.0)
-    for _ in range(64):
-        note(one, 0.01)
-    assert not one.pays(8, 64, PASS_SECONDS, 0.0)
-
-
-def test_what_was_dear_once_is_tried_again() -> None:
-    one = waits(0.01)
-    num_skipped = 0
-    while not one.pays(1, 64, PASS_SECONDS, 0.0):
-        num_skipped += 1
-    assert 100 < num_skipped < 1000
-    note(one, 0.01)
-    assert not one.pays(1, 64, PASS_SECONDS, 0.0)
-
-
-def test_waits_that_overrun_are_ended_sooner() -> None:
-    one = waits(0.010)
-    assert one.timeout == 0.010
-    note(one, 0.012, is_over=True)
-    assert one.timeout == pytest.approx(0.008)
-    for _ in range(1000):
-        note(one, one.timeout, is_over=True)
-    assert one.timeout == pytest.approx(0.010, rel=1e-3)
 
 
 @given(st.lists(st.floats(0, 1), max_size=20))

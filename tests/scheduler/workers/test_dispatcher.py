@@ -75,15 +75,6 @@ def test_a_request_goes_to_another_worker_before_it_is_refused(
     assert seconds == [pytest.approx(1 + number, abs=0.3) for number in range(4)]
 
 
-def test_a_smaller_worker_is_no_way_out() -> None:
-    fleet = Fleet(100, 40, max_wait_seconds=3.0 / CAUTION)
-    fleet.add(0, 80)
-    assert fleet.counts() == [1, 0]
-    # It would have to end there before its time.
-    assert fleet.refused(3, 80) > 3
-    fleet.add(4, 20)
-
-
 LONG = list(range(300))
 
 
@@ -114,27 +105,6 @@ def choose_of_two(
 def test_the_least_loaded_for_its_size_is_chosen() -> None:
     assert choose(place("a", 3), place("b", 2)) == "b"
     assert choose(place("a", 3), place("b", 2, max_num_seqs=5)) == "a"
-
-
-def test_equals_take_turns() -> None:
-    chooser = Placement()
-    places = [place("a"), place("b"), place("c")]
-    names = [chooser.choose(places, 10, 20) for _ in range(6)]
-    assert names == ["a", "b", "c"] * 2
-
-
-def test_one_that_is_connected_is_chosen_however_loaded() -> None:
-    lost = place("lost", is_connected=False)
-    full = place("full", 30, num_waiting=20)
-    assert choose(lost, full) == "full"
-    assert choose(lost) == "lost"
-
-
-def test_one_whose_queue_has_room_is_chosen_before_one_that_holds_the_beginning() -> None:
-    chooser, key = Placement(), hash_beginning(LONG, "")
-    assert chooser.choose([place("a"), place("b")], 10, 20, key) == "a"
-    full = place("a", 9, num_waiting=8)
-    assert chooser.choose([full, place("b", 9)], 10, 20, key) == "b"
 
 
 def test_one_is_chosen_that_a_request_fits_to_its_end() -> None:

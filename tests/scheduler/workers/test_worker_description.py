@@ -43,17 +43,6 @@ def test_the_smaller_of_settings_and_worker_holds(
     assert (description.model, description.eos_token_ids) == ("m", (2,))
 
 
-@pytest.mark.parametrize(
-    ("asked", "reported", "stages"), [(0, 0, 1), (0, 3, 3), (2, 3, 2), (1, 3, 1)]
-)
-def test_the_worker_tells_its_pipeline_stages_unless_they_are_set(
-    asked: int, reported: int, stages: int
-) -> None:
-    settings = {"num_pipeline_stages": asked, "max_plans_in_flight": 1}
-    config = describe(settings, num_pipeline_stages=reported).config
-    assert (config.num_pipeline_stages, config.plan_depth) == (stages, stages)
-
-
 def test_the_drafter_is_read() -> None:
     shape = {"drafter": DraftSource.MEDUSA, "max_drafter_tokens": 8, "max_drafter_depth": 2}
     costs = {"cost_num_tokens": to_bytes([1, 64]), "cost_us": to_bytes([900, 1500])}

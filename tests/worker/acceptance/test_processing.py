@@ -79,13 +79,6 @@ def test_tokens_as_likely_as_the_last_one_kept_stay() -> None:
         assert kept.tolist() == [False, True, True, True, True, False]
 
 
-def test_bias_is_added_before_the_penalties() -> None:
-    params = SamplingParams(logit_bias={5: 100.0, 6: -math.inf}, repetition_penalty=2.0)
-    scores = process_alike(LOGITS[:1], params, counts_of([5], 1, []))
-    assert scores[0, 5].item() == pytest.approx((LOGITS[0, 5].item() + 100.0) / 2.0)
-    assert scores[0, 6].item() == -math.inf
-
-
 TOKENS = st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=12)
 
 

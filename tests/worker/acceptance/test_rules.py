@@ -105,24 +105,6 @@ def test_texts_are_sampled_from_the_target(
     assert surprise_of(name, drafter(shape, "near", rule), judge) < MOST
 
 
-@pytest.mark.parametrize(
-    ("judge", "rule", "quality"),
-    [
-        (verify_coupled, None, "none"),
-        (verify_coupled, AcceptanceRule.REJECTION, "unrelated"),
-        (verify_rejection, None, "none"),
-        (verify_rejection, AcceptanceRule.COUPLED, "unrelated"),
-        (verify_rejection, AcceptanceRule.REJECTION, "right"),
-        (verify_rejection, AcceptanceRule.REJECTION, "unrelated"),
-    ],
-)
-def test_the_quality_of_drafts_does_not_matter(
-    rule: AcceptanceRule | None, quality: str, judge: Judge
-) -> None:
-    drafts = nothing_drafted if quality == "none" else drafter(TREE, quality, rule)
-    assert surprise_of("combined", drafts, judge, 3) < MOST
-
-
 def test_as_certain_drafts_any_may_be_chosen() -> None:
     def drafts(rows: Rows) -> Drafts:
         """Drafts of which only those are verified that came out likely."""
@@ -133,19 +115,6 @@ def test_as_certain_drafts_any_may_be_chosen() -> None:
         return replace(drawn, num_tokens=(probability > 0.3).long(), is_certain=is_certain)
 
     assert surprise_of("temperature", drafts, verify_rejection) < MOST
-
-
-def test_rows_with_certain_and_with_drawn_drafts_share_a_pass() -> None:
-    def drafts(rows: Rows) -> Drafts:
-        drawn = draft(rows, TREE, DRAFTERS["near"], AcceptanceRule.REJECTION)
-        certain = draft(rows, TREE, DRAFTERS["near"], None)
-        is_certain = rows.slots % 2 == 0
-        token_ids = torch.where(is_certain[:, None], certain.token_ids, drawn.token_ids)
-        return replace(drawn, token_ids=token_ids, is_certain=is_certain)
-
-    assert surprise_of("combined", drafts, verify_rejection) < MOST
-    wrong = lambda rows: replace(drafts(rows), is_certain=None)  # noqa: E731
-    assert surprise_of("combined", wrong, verify_rejection) > LEAST_IF_WRONG
 
 
 def draw(
@@ -184,23 +153,6 @@ def test_the_text_does_not_depend_on_what_was_drafted(
     for logits in (TARGET, DRAFTERS["near"], DRAFTERS["unrelated"]):
         drafts = lambda rows, logits=logits: draft(rows, shape, logits, rule)  # noqa: E731
         assert torch.equal(generate(Rows(TARGET, params, 100), drafts, judge, 6), truth)
-
-
-def test_greedy_and_sampled_rows_share_a_pass() -> None:
-    rows = Rows(TARGET, SAMPLED, 100)
-    verify = rows.verify_pass(draft(rows, TREE, DRAFTERS["near"], AcceptanceRule.REJECTION))
-    columns = rows.table.gather(rows.slots)
-    is_greedy = rows.slots % 2 == 0
-
-    def gather(slots: torch.Tensor) -> object:
-        samples = ~is_greedy[slots]
-        return type(columns)(*(column[slots] for column in columns))._replace(samples=samples)
-
-    verify.sampling.gather = gather  # type: ignore[method-assign, assignment]
-    mixed = verify_rejection(verify)
-    greedy = generate(Rows(TARGET, SamplingParams(), 1), nothing_drafted, verify_coupled, 1)
-    assert (mixed.token_ids[is_greedy, 0] == greedy[0, 0]).all()
-    assert not (mixed.token_ids[~is_greedy, 0] == greedy[0, 0]).all()
 
 
 def test_acceptance_is_as_likely_as_can_be() -> None:

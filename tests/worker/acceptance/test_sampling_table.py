@@ -40,20 +40,3 @@ def test_the_host_knows_what_a_step_needs() -> None:
     # What is greedy is not cut, and keeps its penalties.
     assert table.needs([8]) == NOTHING._replace(processes=True, penalizes=True)
     assert table.gather(torch.tensor([0, 1, 8])).takes_argmax.tolist() == [True, False, False]
-
-
-def test_seeds_keep_all_their_bits() -> None:
-    seeds = [-(2**63) + 1, 2**62 + 3]
-    table = table_of(*(SamplingParams(temperature=0.7, seed=seed) for seed in seeds))
-    assert table.gather(torch.tensor([1, 0, 2])).seed.tolist() == [*seeds[::-1], 0]
-
-
-def test_a_slot_that_is_given_away_keeps_nothing() -> None:
-    table = table_of(SamplingParams(logit_bias={3: 1.0}), SamplingParams(logit_bias={4: -2.0}))
-    table.set(0, SamplingParams(logit_bias={5: 0.5}))
-    expected = torch.zeros(3, 50)
-    expected[0, 5], expected[1, 4] = 0.5, -2.0
-    assert torch.equal(table.bias(torch.tensor([0, 1, 2])), expected)
-    table.set(0, SamplingParams())
-    assert not table.bias(torch.tensor([0])).any()
-    assert table.needs([0]) == NOTHING

@@ -96,13 +96,6 @@ def test_padding_is_zero_and_changes_nothing(rows: str) -> None:
     assert torch.equal(attend(case, options), plain)
 
 
-@pytest.mark.parametrize("bounds", [(1, 1), (100, 1000)])
-def test_batch_of_padding_alone(bounds: tuple[int, int]) -> None:
-    case = make_case([], dtype=DTYPE, num_padded_tokens=4)
-    output = attend(case, {"num_padded_tokens": 4, "num_padded_rows": 2, "bounds": bounds})
-    assert torch.equal(output, torch.zeros(4, 4, 16, dtype=DTYPE))
-
-
 def check_alone(case: Case, **options: Any) -> None:
     """Compares each row bit for bit with the same one alone."""
     together = torch.split(attend(case, **options), [row.num_queries for row in case.rows])

@@ -15,17 +15,14 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch import logprobs as logprobs_module
 from optimist_worker.core.batch.logprobs import score_tokens
 from optimist_worker.core.plan import Admission, PlannedRow, RowLogprobs, StepResult
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.stack import BUNDLED_MODEL
-from tests.worker.drafters.drafting import SHAPES, drafting_runner
 from tests.worker.runner.test_runner import MANNERS, partly_right, window_trees
 from tests.worker.step import (
-    BLOCK_SIZE,
     Predict,
     admit,
     blocks_of,
@@ -147,7 +144,7 @@ def deviceless(llama_path: Path) -> Runner:
     return build_runner(llama_path, reads_sizes=False)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=ANY_FIXTURE)
+@settings(max_examples=8, deadline=None, suppress_health_check=ANY_FIXTURE)
 @given(
     data=st.data(),
     width=st.integers(0, 14),
@@ -180,43 +177,12 @@ def test_they_are_the_models_whatever_was_drafted(
     check_scored(scored, llama_path, sampling)
 
 
-@pytest.mark.parametrize(
-    ("way", "shape", "rule"),
-    [
-        ("ngram", "chain", AcceptanceRule.COUPLED),
-        ("itself", "fixed", AcceptanceRule.REJECTION),
-    ],
-)
-def test_they_are_reported_of_what_the_drafter_drafts(
-    llama_path: Path, way: str, shape: str, rule: AcceptanceRule
-) -> None:
-    runner = drafting_runner(llama_path, way, SHAPES[shape], rule=rule)
-    prompt = PROMPT[:5] * 5
-    manner = MANNERS["sampled" if way == "itself" else "greedy"]
-    sampling = replace(manner, num_logprobs=5, num_prompt_logprobs=3)
-    scored = generate_scored(runner, prompt, 40, sampling, width=SHAPES[shape].num_tokens, chunk=9)
-    assert scored.num_accepted > 0
-    check_scored(scored, llama_path, sampling)
-
-
 def test_a_grammar_changes_what_is_said_and_not_what_is_likely() -> None:
     runner = build_runner(BUNDLED_MODEL, "float64")
     sampling = replace(WANTING, grammar='start: "yes" | "no"')
     scored = generate_scored(runner, list(range(40, 60)), 2, sampling)
     check_scored(scored, BUNDLED_MODEL, sampling)
     assert min(logprob for logprob, _, _ in scored.of_output) < -1
-
-
-def test_nothing_is_reported_of_a_prompt_that_is_cached(llama: Runner) -> None:
-    whole = generate_scored(llama, PROMPT, 1, WANTING)
-    # The blocks still hold what they held.
-    admission = admit(0, PROMPT, WANTING, cached_blocks=blocks_of(0)[:1])
-    scored = Scored(PROMPT)
-    scored.take(run_first(llama, [admission], 1000))
-    assert list(scored.of_prompt) == list(range(BLOCK_SIZE + 1, len(PROMPT)))
-    for position, index in scored.of_prompt.items():
-        assert index[1] == whole.of_prompt[position][1]
-        assert index[0] == pytest.approx(whole.of_prompt[position][0], abs=1e-6)
 
 
 def test_rows_get_what_they_ask_for(llama: Runner) -> None:

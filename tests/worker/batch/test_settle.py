@@ -6,11 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.batch.results import Outputs, pack, settle_rows, unpack
+from optimist_worker.core.batch.results import settle_rows
 from optimist_worker.core.batch.slot_table import FittedRows
-from tests.worker.tables import MAX_LEN, Tables, make_tables
+from tests.worker.tables import Tables, make_tables
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -76,26 +75,3 @@ def test_what_rows_emit_is_kept_until_their_requests_end(data: st.DataObject) ->
             assert state(tables, slot) == (len(texts[slot]), computed[slot], has_ended[slot])
             padding = [0] * (14 - len(texts[slot]))
             assert tables.table.token_ids[slot, :14].tolist() == texts[slot] + padding
-
-
-def test_a_sequence_may_fill_the_table() -> None:
-    tables = make_tables()
-    tables.admit(1, [1] * (MAX_LEN - 1))
-    rows = tables.fit((1, MAX_LEN - 1, 5))
-    # The row of tokens is as wide as others need it.
-    assert settle(tables, rows, verdict_of(([20, 9, 9, 9], 0))) == [1]
-    assert tables.table.token_ids[1].tolist() == [1] * (MAX_LEN - 1) + [20]
-    assert state(tables, 1) == (MAX_LEN, MAX_LEN - 1, True)
-
-
-def test_accepted_nodes_are_those_of_windows() -> None:
-    columns = {name: torch.zeros(3, dtype=torch.int64) for name in Outputs._fields[:-2]}
-    columns["num_emitted_tokens"] = torch.tensor([3, 0, 2])
-    columns["num_accepted_tokens"] = torch.tensor([2, 0, 1])
-    columns["draft_sources"] = torch.tensor([DraftSource.EAGLE, 0, DraftSource.PREDICTION])
-    token_ids, nodes = torch.arange(20, 29).view(3, 3), torch.arange(6).view(3, 2)
-    packed = pack(Outputs(**columns, token_ids=token_ids, accepted_nodes=nodes))
-    assert packed.dtype == torch.int32
-    unpacked = unpack(packed.numpy())
-    assert unpacked.token_ids.tolist() == [20, 21, 22, 26, 27]
-    assert unpacked.accepted_nodes.tolist() == [4]

@@ -60,11 +60,14 @@ class Compiler:
         self.kernel = kernel
         self.compiled: list[Any] = []
         self.grids: list[tuple[int, ...]] = []
+        self.compiles = True
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         self.grids.append(grid)
 
         def compile_launch(*arguments: Any, **options: Any) -> None:
+            if not self.compiles:
+                return
             self.compiled.append(self.kernel.warmup(*arguments, grid=grid, **options))
             assert "cubin" in self.compiled[-1].asm
             assert self.compiled[-1].metadata.shared <= SHARED_BYTES
@@ -107,8 +110,7 @@ def count_compiled(compilers: dict[str, Compiler]) -> dict[str, int]:
     [
         (LLAMA_8B, torch.bfloat16, TREE, 2048, 2, {}),
         (GEMMA_2, torch.float16, (), 2048, 2, {"window": 4096, "softcap": 50.0}),
-        (LLAMA_8B, torch.float32, TREE, 64, 1, {}),
-        (Shape(32, 8, 96, 80), torch.bfloat16, (), 1, 1, {"sinks": torch.zeros(32)}),
+        (Shape(32, 8, 96, 80), torch.float32, TREE, 64, 1, {"sinks": torch.zeros(32)}),
     ],
 )
 def test_attention_compiles_for_hopper(
@@ -131,6 +133,8 @@ def test_attention_compiles_for_hopper(
 @pytest.mark.slow
 def test_a_window_alone_occupies_a_gpu(compilers: dict[str, Compiler]) -> None:
     """A chain of 127 drafts after 1,024 tokens has a program for each of 132 processors."""
+    for compiler in compilers.values():
+        compiler.compiles = False
     case = make_case([BatchRow(1024, 128)], LLAMA_8B, torch.bfloat16)
     keys, values = case.pool.keys[0], case.pool.values[0]
     options = {"window": None, "softcap": None, "sinks": None}

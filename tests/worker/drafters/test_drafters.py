@@ -8,7 +8,7 @@ import pytest
 from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
-from optimist_worker.core.plan import PlannedRow, StepResult, WindowUpdate
+from optimist_worker.core.plan import PlannedRow, WindowUpdate
 from optimist_worker.drafters.build import read_shape
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.runner.runner import Runner
@@ -38,28 +38,6 @@ def test_texts_are_those_without_drafts(
 ) -> None:
     expected = plain_text(llama, PROMPT, 48, sampling)[:24]
     assert generate(drafting, PROMPT, 24, sampling=sampling, width=width, chunk=8) == expected
-
-
-def test_what_follows_an_edit_is_looked_up_in_the_prediction(
-    llama: Runner, llama_path: Path
-) -> None:
-    truth = plain_text(llama, PROMPT, 60, SAMPLED)
-    wrong = (truth[9] + 1) % VOCAB_SIZE
-    # A token that is another, one that is missing, and two that the text does not have.
-    predicted = [*truth[:9], wrong, *truth[10:20], *truth[21:40], wrong, wrong, *truth[40:]]
-    runner = shared_runner(llama_path, "ngram", "chain", AcceptanceRule.COUPLED)
-    found: list[tuple[int, int]] = []
-
-    def note(result: StepResult) -> None:
-        found.append((int(result.draft_positions[0]), int(result.num_accepted_tokens[0])))
-
-    text = generate(runner, PROMPT, 60, sampling=SAMPLED, predicted=predicted, width=4, note=note)
-    assert text == truth
-    assert found[0] == (0, 4)
-    of_prediction = sum(accepted for position, accepted in found if position >= 0)
-    assert of_prediction > 36
-    for position, accepted in found:
-        assert position < len(predicted) - accepted + 1
 
 
 def test_unlikely_drafts_are_not_made_where_they_do_not_pay(
@@ -110,22 +88,6 @@ def test_greedy_texts_are_the_same_under_rejection(
 ) -> None:
     runner = shared_runner(llama_path, "draft_model", shape, AcceptanceRule.REJECTION)
     check_with_windows(runner, plain_text(llama, PROMPT, 48), SamplingParams())
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_drafter_that_is_the_target_is_always_right(llama_path: Path, shape: str) -> None:
-    runner = shared_runner(llama_path, "itself", shape, AcceptanceRule.COUPLED)
-    runner.release_all()
-    depth, width = SHAPES[shape].depth, SHAPES[shape].num_tokens
-    plan = plan_rows(0, [PlannedRow(0, 100, 0, blocks_of(0))], admissions=[admit(0, PROMPT)])
-    run(runner, plan)
-    for number in range(4):
-        (row,) = run(runner, plan_rows(number, [PlannedRow(0, 1, width, [])]))
-        assert row.error is None
-        assert row.num_drafted_tokens == width
-        # A dynamic tree gives up depth for breadth where the drafter is not sure.
-        least = 1 if SHAPES[shape].is_dynamic else depth
-        assert least <= row.num_accepted_tokens <= depth
 
 
 @pytest.mark.parametrize("most", [0, 1])

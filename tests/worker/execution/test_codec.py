@@ -13,7 +13,6 @@ from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_worker.core.plan import (
-    MOST_WINDOW_NODES,
     Admission,
     PlanError,
     PlannedRow,
@@ -94,9 +93,6 @@ def test_plans_are_decoded_and_written_as_they_were_read() -> None:
     assert [listed(each) for each in plan.windows] == [WindowUpdate(1, 4, [1, 2, 3], [-1, 0, 0])]
     assert list(plan.rows()) == [PlannedRow(3, 2, 0, [9]), PlannedRow(1, 1, 5, [0, 4])]
     assert write_plan(plan) == request()
-
-
-MOST = list(range(MOST_WINDOW_NODES))
 
 
 def test_results_are_encoded() -> None:

@@ -1,7 +1,6 @@
 """Checkpoints that are quantised already: what they mean, on top of it, and what is refused."""
 
 import importlib
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -187,26 +186,6 @@ def test_stages_unpack_their_own_layers(*, stage: int, is_tied: bool, tmp_path: 
     assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
 
 
-def test_experts_and_weights_in_several_files(tmp_path: Path) -> None:
-    """DeepSeek's own files have a matrix for each expert, which transformers joins."""
-    plain = pack_checkpoint(
-        tiny_checkpoint(tmp_path, "deepseek_v3"), tmp_path / "packed", FORMS["deepseek"]
-    )
-    weights = load_file(tmp_path / "packed" / "model.safetensors")
-    (tmp_path / "packed" / "model.safetensors").unlink()
-    # A matrix and its scales are not always in one file.
-    files = {name: f"{'scale' in name}.safetensors" for name in weights}
-    for file in set(files.values()):
-        part = {name: weights[name] for name in weights if files[name] == file}
-        save_file(part, tmp_path / "packed" / file, metadata={"format": "pt"})
-    index = json.dumps({"metadata": {}, "weight_map": files})
-    (tmp_path / "packed" / "model.safetensors.index.json").write_text(index)
-    wanted = load(plain, torch.float32)
-    assert any("experts" in name and weight.dim() == 3 for name, weight in wanted.items())
-    found = load(tmp_path / "packed", torch.float32)
-    assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
-
-
 def test_what_rounds_activations_and_keys_is_left_out(
     packed: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,16 +219,6 @@ def test_a_gpu_takes_the_library() -> None:
     config.quantization_config = FORMS["gptq"].config
     source = ModelSource("name", "--model", config)
     assert open_packed(source, torch.device("cuda"), has_weights=True) is None
-
-
-@pytest.mark.parametrize("form", ["int4", "modelopt"])
-def test_what_a_library_would_unpack_too_is_unpacked_on_a_gpu(
-    form: str, packed: Callable[[str], Path]
-) -> None:
-    """compressed-tensors would round activations, and take numbers of modelopt for weights."""
-    source = read_source(str(packed(form)), "--model")
-    assert open_packed(source, torch.device("cuda"), has_weights=True)
-    assert not hasattr(source.config, "quantization_config")
 
 
 def test_experts_in_4_bit_floats_are_unpacked_by_transformers(tmp_path: Path) -> None:

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional
 
 from optimist_common.errors import SetupError
 from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import LlamaLayer, fuse
-from optimist_worker.model.linear import PanelLinear, join
+from optimist_worker.model.linear import PanelLinear
 from optimist_worker.model.model import load_model
 from optimist_worker.model.operations import MULTIPLY
 from optimist_worker.model.rounding import Bits, round_weight
@@ -49,19 +47,6 @@ def test_rounding_is_to_the_nearest(bits: Bits, error: float) -> None:
     # Of every group of 32, or every output, no more values than the bits tell apart.
     for values in rounded.weight.view(-1, 32 if bits == 4 else 96):
         assert len(values.unique()) <= 2**bits
-
-
-@pytest.mark.parametrize(("columns", "bits"), [(64, 4), (70, 8)])
-def test_joined_layers_get_the_rounded_weights(columns: int, bits: Bits) -> None:
-    parts = [nn.Linear(columns, size, bias=False).bfloat16() for size in (32, 16)]
-    rounded = round_weight(torch.cat([part.weight.detach() for part in parts]), 4).weight
-    joined = join(parts, 4)
-    assert isinstance(joined, PanelLinear)
-    assert joined.bits == bits
-    assert torch.equal(torch.cat([part.weight for part in parts]), rounded)
-    inputs = matrix(1, columns)
-    product = functional.linear(inputs, rounded)
-    torch.testing.assert_close(joined(inputs), product, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize(

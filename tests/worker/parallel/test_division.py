@@ -119,12 +119,6 @@ def test_ranks_of_a_stage_are_neighbours() -> None:
     assert {each.num_stages for each in ranks} == {2}
 
 
-def test_on_one_machine_ranks_are_to_be_started() -> None:
-    environments = LocalRanks(0, 2, 2, LOOPBACK, 0).environments(29777)
-    started = [find_ranks(variables, 2, 1) for variables in environments]
-    assert started == [Ranks(0, 2, 0, 2, LOOPBACK, 29777), Ranks(1, 2, 1, 2, LOOPBACK, 29777)]
-
-
 @pytest.mark.parametrize(
     ("environment", "sizes", "message"),
     [

@@ -1,17 +1,12 @@
 """What passes and drafts are timed at start is what they take, whatever disturbs them."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import count, pairwise, repeat
+from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.drafters.drafter import DraftRows, Proposal
 from optimist_worker.runner.cost import (
     MeasuredCosts,
@@ -19,7 +14,6 @@ from optimist_worker.runner.cost import (
     measure_cost,
     measure_costs,
     measure_drafter,
-    measure_keys,
 )
 from optimist_worker.runner.runner import Runner
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
@@ -37,95 +31,6 @@ def test_a_disturbed_time_is_bounded_by_those_of_other_passes(times: dict[int, f
         assert any(fitted >= int(times[one] * max(1.0, size / one) * 1e6) for one in times)
     for (size, fitted), (larger, cost) in pairwise(curve.items()):
         assert fitted <= cost <= fitted * larger / size + 1 + larger / size
-
-
-def limited(runner: Runner, monkeypatch: pytest.MonkeyPatch, most: int) -> Runner:
-    """A runner whose passes hold no more tokens than that."""
-    state = runner.engine.state
-    sizes = replace(state.sizes, max_num_batched_tokens=most)
-    monkeypatch.setattr(state, "sizes", sizes)
-    return runner
-
-
-def clock_of(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch, costs: Iterator[float]
-) -> Callable[[], float]:
-    """A clock that each step moves on by what it costs, and nothing else."""
-    times, launch = [0.0], runner.engine.launch
-
-    def launch_and_tick(*arguments: Any) -> Any:
-        times.append(times[-1] + next(costs))
-        return launch(*arguments)
-
-    monkeypatch.setattr(runner.engine, "launch", launch_and_tick)
-    return lambda: times[-1]
-
-
-TIMED = (1, 2, 4, 8, 16, 32, 64)
-
-
-def true_cost(num_tokens: int) -> float:
-    return 0.008 + 0.0005 * num_tokens
-
-
-def clock_of_passes(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch, is_slow: Callable[[int, int], bool]
-) -> Callable[[], float]:
-    """A clock that passes move on by their cost, those that are slow by ten times as much.
-
-    What is slow may depend on the number of the pass and on its tokens.
-    """
-    times, passes, execute = [0.0], count(), runner.execute
-
-    def execute_and_tick(plan: Plan) -> StepResult:
-        result = execute(plan)
-        if tokens := result.num_tokens:
-            times.append(
-                times[-1] + true_cost(tokens) * (10 if is_slow(next(passes), tokens) else 1)
-            )
-        return result
-
-    monkeypatch.setattr(runner, "execute", execute_and_tick)
-    return lambda: times[-1]
-
-
-@pytest.mark.parametrize(
-    "is_slow",
-    [
-        # A stall of several passes.
-        lambda number, _: 10 <= number < 19,
-        # As where 1 token takes 23 ms and 4 take 123.
-        lambda number, size: number < 30 and size in (2, 4, 8, 16),
-    ],
-    ids=["stall", "sizes"],
-)
-def test_sizes_that_seem_too_slow_beside_others_are_timed_again(
-    is_slow: Callable[[int, int], bool], llama: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited(llama, monkeypatch, TIMED[-1])
-    clock = clock_of_passes(llama, monkeypatch, is_slow)
-    times = {size: round(true_cost(size) * 1e6) for size in TIMED}
-    assert measure_cost(llama, 60.0, clock) == times
-
-
-def test_sizes_that_would_take_too_long_are_left_out(
-    llama: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = clock_of(limited(llama, monkeypatch, 64), monkeypatch, repeat(1.0))
-    # A size takes 4 s. The third would begin at 8 s and is expected to take 8 s.
-    assert [*measure_cost(llama, 16.0, clock)] == [1, 2]
-    assert [*measure_cost(llama, 17.0, clock)] == [1, 2, 4]
-
-
-def test_keys_in_memory_are_timed_beside_few(
-    llama: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Passes of 1 and 17 tokens take 5 and 9 ms; after 368 tokens 6 and 17."""
-    for memory in (*llama.engine.state.pool.keys, *llama.engine.state.pool.values):
-        memory.fill_(torch.nan)
-    clock = clock_of(llama, monkeypatch, iter([0.006, 0.006, 0.017, 0.017] + 2 * [0.006, 0.017]))
-    keys = measure_keys(llama, {1: 5000, 17: 9000}, 60.0, clock)
-    assert keys == (round(1e9 / 368), round(7e9 / 368 / 16))
 
 
 def test_nothing_is_measured_in_no_time(llama: Runner) -> None:

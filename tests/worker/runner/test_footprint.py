@@ -10,7 +10,6 @@ from optimist_common.errors import SetupError
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.model.model import Model
 from optimist_worker.runner import footprint
-from optimist_worker.runner.footprint import bytes_for_blocks
 from optimist_worker.service.process import build_runner
 from optimist_worker.settings import WorkerSettings
 
@@ -35,17 +34,6 @@ class Gpu:
 
     def free_and_total(self) -> tuple[int, int]:
         return self.free, self.total
-
-
-@pytest.mark.parametrize(
-    ("utilization", "graph_share", "left"),
-    [(1.0, 0.0, 690), (1.0, 0.25, 687.5), (0.9, 0.0, 590), (0.2, 0.0, -110)],
-)
-def test_what_is_left(utilization: float, graph_share: float, left: float) -> None:
-    """Of 1,000 MiB, 300 are in use, by the weights or by others, and a pass takes 10."""
-    gpu: Any = Gpu(700 * MIB, 1000 * MIB, 10 * MIB)
-    found = bytes_for_blocks(gpu, utilization, gpu.footprint, graph_share)
-    assert found == pytest.approx(left * MIB, abs=1)
 
 
 @pytest.fixture
@@ -91,25 +79,6 @@ def test_blocks_fill_what_the_largest_passes_leave(
     assert runner.engine.state.sizes.num_blocks == left // BLOCK_BYTES
     # A chunk of a prompt, and two rows with 256 drafts.
     assert passes[:2] == [(600, 1), (2 * 257, 2 * 257)]
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        # Short sequences, so the passes have more rows.
-        ({"max_model_len": 60, "max_num_seqs": 3}, [(177, 3), (177, 177)]),
-        ({"max_model_len": 2}, [(40, 40), (40, 40)]),
-    ],
-)
-def test_passes_are_as_large_as_they_may_become(
-    llama_path: Path,
-    gpu: Gpu,
-    passes: list[tuple[int, int]],
-    options: dict[str, int],
-    expected: list[tuple[int, int]],
-) -> None:
-    build_runner(settings(llama_path, **options))
-    assert passes[:2] == expected
 
 
 def test_what_is_set_is_not_measured(

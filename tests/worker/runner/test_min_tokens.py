@@ -100,15 +100,6 @@ def test_stops_are_chosen_from_the_least_length_on(runner: Runner, name: str) ->
         assert bool(logprobs) == (sampling.num_logprobs is not None)
 
 
-def test_the_end_is_late_whether_it_ends_the_request_or_not(runner: Runner) -> None:
-    """As with `ignore_eos`: nobody asked for a text with an end in it."""
-    ends = SamplingParams(logit_bias={END: 1000.0})
-    plain, _ = answer(runner, ends, [5])
-    assert END not in plain[:LEAST]
-    assert plain[LEAST:] == [END] * (MOST - LEAST)
-    assert answer(runner, ends, [5], plain) == (plain, None)
-
-
 def test_many_stops_are_all_late(runner: Runner) -> None:
     stops = list(range(4, 4 + 200))
     wanted = SamplingParams(logit_bias={200: 1000.0, 203: 900.0})

@@ -13,7 +13,7 @@ from optimist_worker.core.acceptance import rules
 from optimist_worker.core.acceptance.choice import CHOOSE
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.operation import Operation
-from optimist_worker.core.plan import PlannedRow, WindowUpdate
+from optimist_worker.core.plan import PlannedRow
 from optimist_worker.execution.executor import RunningStep, StepInput
 from optimist_worker.runner.runner import Engine, Runner
 from tests.checkpoints import VOCAB_SIZE
@@ -158,21 +158,3 @@ def test_cuts_are_taken_for_granted_only_where_the_kernel_chooses(
     padding.execute(plan_rows(0, rows, admissions=[admission]))
     assert [each.cut_width for each in needs] == [VOCAB_SIZE if is_widened else 0]
     assert [(each.cuts_top_p, each.cuts_min_p) for each in needs] == [(is_widened, is_widened)]
-
-
-def test_a_draft_model_takes_no_more_rows_than_its_pass_has_room_for(llama_path: Path) -> None:
-    runner = drafting_runner(
-        llama_path, "itself", SHAPES["chain"], reads_sizes=False, most_tokens=512
-    )
-    rows = [PlannedRow(slot, 100, 0, list(range(4 * slot, 4 * slot + 4))) for slot in (0, 1)]
-    admissions = [admit(0, list(range(10, 40))), admit(1, [14, 15, 16, 17])]
-    first, _ = rows_of(runner.execute(plan_rows(0, rows, admissions=admissions)))
-    runner.execute(plan_rows(1, [PlannedRow(1, 1, 4, [])]))
-    # The host does not know that nothing is left of this window, so it counts nothing of its row:
-    # there is room for 12 tokens, where one row lacks 31 and the other 2.
-    window = WindowUpdate(0, 0, [(first.token_ids[0] + 1) % VOCAB_SIZE])
-    rows = [PlannedRow(slot, 1, 4, []) for slot in (0, 1)]
-    plans = [plan_rows(2, rows, windows=[window]), plan_rows(3, rows)]
-    said = [rows_of(runner.execute(plan)) for plan in plans]
-    assert [[row.error for row in step] for step in said] == [[None, None]] * 2
-    assert [[row.num_accepted_tokens for row in step] for step in said] == [[0, 4], [4, 4]]

@@ -15,7 +15,6 @@ from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (
     BLOCK_SIZE,
-    MAX_MODEL_LEN,
     Predict,
     admit,
     begin,
@@ -98,42 +97,6 @@ def test_text_is_the_same_with_any_windows(
 
     text = generate(llama, PROMPT, 30, sampling=sampling, predict=predict, width=width, chunk=chunk)
     assert text == truth
-
-
-def test_a_branch_that_comes_true_is_accepted_and_followed(llama: Runner) -> None:
-    truth = generate(llama, PROMPT, 30)
-    wrong = [(token + 1) % VOCAB_SIZE for token in truth[2:5]]
-    # The first branch is wrong; after the second one there is another wrong one.
-    tokens = [*truth[:2], *wrong, *truth[2:6], 3, 3, *truth[6:20]]
-    parents = [-1, 0, 1, 2, 3, 1, 5, 6, 7, 7, 9, 8, *range(11, 24)]
-    row = begin(llama, PROMPT, window=(tokens, parents), width=8)
-    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (8, 5)
-    assert row.token_ids == truth[:6]
-    assert row.nodes == [-1, 0, 1, 5, 6, 7]
-    # What was accepted of the tree is read again, and only what comes after it is drafted.
-    row = go_on(llama, 8)
-    assert (row.num_accepted_tokens, row.token_ids) == (8, truth[6:15])
-    assert row.nodes == [8, *range(11, 19)]
-    row = go_on(llama, 8)
-    assert (row.num_drafted_tokens, row.token_ids) == (5, truth[15:21])
-
-
-def test_trees_have_at_most_64_nodes_and_chains_may_be_longer(llama: Runner) -> None:
-    truth = generate(llama, PROMPT, 80)
-    for parents, number in (([], 75), ([*range(-1, 78), 0], 64)):
-        row = begin(llama, PROMPT, window=(truth, parents), width=75)
-        assert (row.num_drafted_tokens, row.num_accepted_tokens) == (number, number)
-        assert row.token_ids == truth[: number + 1]
-
-
-def test_a_node_may_have_as_many_children_as_are_drafted(llama: Runner) -> None:
-    truth = generate(llama, PROMPT, 6, sampling=SAMPLED)
-    others = [token for token in range(3, 66) if token != truth[0]]
-    tokens = [*others[:62], truth[0], truth[1]]
-    window = (tokens, [-1] * 63 + [62])
-    row = begin(llama, PROMPT, window=window, width=64, sampling=SAMPLED)
-    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (64, 2)
-    assert row.token_ids == truth[:3]
 
 
 def test_rows_do_not_depend_on_their_batch(llama: Runner) -> None:
@@ -320,19 +283,3 @@ def test_a_taken_slot_is_refused(llama: Runner) -> None:
     with pytest.raises(PlanError, match=r"admissions\.slot: 0 is held by request request-0"):
         run(llama, plan_rows(2, admissions=[admit(0, PROMPT)]))
     assert run(llama, plan_rows(3, released_slots=[0], admissions=[admit(0, PROMPT)])) == []
-
-
-def test_a_sequence_ends_at_max_model_len(llama: Runner) -> None:
-    num_blocks = MAX_MODEL_LEN // BLOCK_SIZE
-    prompt = (PROMPT * 20)[: MAX_MODEL_LEN - 4]
-    plan = plan_rows(
-        1,
-        admissions=[admit(0, prompt)],
-        windows=[WindowUpdate(0, 0, [3] * 9)],
-        rows=[PlannedRow(0, len(prompt), 9, list(range(num_blocks)))],
-    )
-    (row,) = run(llama, plan)
-    assert row.num_drafted_tokens == 3
-    for _ in range(5):
-        row = go_on(llama, 4)
-    assert row == (0, MAX_MODEL_LEN, [], 0, 0, None, [])

@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 import pytest
-from prometheus_client import REGISTRY
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
@@ -107,26 +106,6 @@ async def read_all(call: Any) -> list[worker_pb2.ExecuteResponse]:
     while (response := await asyncio.wait_for(call.read(), 20)) is not grpc.aio.EOF:
         responses.append(response)
     return responses
-
-
-def counter(name: str) -> float:
-    return REGISTRY.get_sample_value(f"optimist_worker_{name}_total") or 0.0
-
-
-async def test_waiting_for_a_plan_counts_as_idle_time(stub: Stub) -> None:
-    before = counter("idle_seconds")
-    call = stub.Execute()
-    await call.write(start())
-    first = await read(call)
-    await asyncio.sleep(0.05)
-    await call.write(plan(2, 0))
-    second = await read(call)
-    assert first.idle_ns == 0
-    assert second.idle_ns > 0
-    # It is counted when the answer is on its way already.
-    await until(lambda: counter("idle_seconds") > before)
-    assert counter("idle_seconds") - before == pytest.approx(second.idle_ns / 1e9)
-    call.cancel()
 
 
 async def test_rows_of_a_request_that_has_ended_are_answered_with_nothing(

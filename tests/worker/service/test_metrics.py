@@ -1,21 +1,17 @@
-"""What is counted of steps, and traced of requests that hold a slot."""
-
-from collections.abc import Callable
+"""What is traced of requests that hold a slot."""
 
 import pytest
-from prometheus_client import REGISTRY
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import Tracer
 from optimist_worker.core.plan import StepResult
-from optimist_worker.service.observing import RequestSpans, observe_step
+from optimist_worker.service.observing import RequestSpans
 from tests.tracing.collector import running_collector
 from tests.worker.step import make_result
 
 EAGLE, TARGET = DraftSource.EAGLE, DraftSource.TARGET
-Read = Callable[..., float]
 
 
 def result_of(*rows: tuple[int, int, int, int], draft_ns: int = 0) -> StepResult:
@@ -30,48 +26,6 @@ def result_of(*rows: tuple[int, int, int, int], draft_ns: int = 0) -> StepResult
         draft_sources=sources,
         draft_ns=draft_ns,
     )
-
-
-@pytest.fixture
-def added() -> Read:
-    """How much a sample has grown since the test began."""
-    before = {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for metric in REGISTRY.collect()
-        for sample in metric.samples
-    }
-
-    def read(name: str, **labels: str) -> float:
-        name = f"optimist_worker_{name}"
-        now = REGISTRY.get_sample_value(name, labels) or 0.0
-        return now - before.get((name, tuple(sorted(labels.items()))), 0.0)
-
-    return read
-
-
-def test_the_time_of_several_sources_is_nobodys(added: Read) -> None:
-    rows = [(3, EAGLE, 5, 2), (1, EAGLE, 3, 0), (2, TARGET, 0, 0)]
-    result = result_of((0, DraftSource.PREDICTION, 8, 8), *rows, draft_ns=2_000_000)
-    observe_step(result, 0.01, 0.0)
-    assert added("step_rows_total") == 4
-    assert added("draft_seconds_count", source="eagle") == 0
-    assert added("draft_seconds_count", source="mixed") == 1
-
-
-def test_the_time_of_a_pass_is_split(added: Read) -> None:
-    observe_step(result_of((0, EAGLE, 5, 2), draft_ns=2_000_000), 0.01, 0.0)
-    assert added("draft_seconds_sum", source="eagle") == pytest.approx(0.002)
-    assert added("verify_seconds_sum", source="eagle") == pytest.approx(0.008)
-    assert added("step_seconds_sum") == pytest.approx(0.01)
-    # A pass without drafts is none of drafting.
-    observe_step(result_of((0, TARGET, 0, 0)), 0.01, 0.0)
-    assert added("step_seconds_count") == 2
-    for source in ("target", "mixed", "none"):
-        assert added("verify_seconds_count", source=source) == 0
-    # One that drafted in vain is.
-    observe_step(result_of((0, TARGET, 0, 0), draft_ns=1_000_000), 0.01, 0.0)
-    assert added("draft_seconds_sum", source="none") == pytest.approx(0.001)
-    assert added("verify_seconds_sum", source="none") == pytest.approx(0.009)
 
 
 TRACE_PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

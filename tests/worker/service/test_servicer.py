@@ -161,16 +161,3 @@ async def test_few_plans_are_read_ahead_of_their_answers() -> None:
     await settle()
     assert num_read == MOST_PLANS + 1
     stream.close()
-
-
-async def test_a_failure_to_read_is_not_lost() -> None:
-    async def broken() -> AsyncIterator[worker_pb2.ExecuteRequest]:
-        yield worker_pb2.ExecuteRequest(sequence=7)
-        raise ConnectionError("gone")
-
-    stream = PlanStream(broken())
-    await settle()
-    assert stream.take() == worker_pb2.ExecuteRequest(sequence=7)
-    assert stream.take() is None
-    with pytest.raises(ConnectionError, match="gone"):
-        stream.raise_read_error()

@@ -14,7 +14,7 @@ from optimist.v1 import inference_pb2
 from optimist_common.sampling import SamplingParams
 from optimist_gateway.api.grpc.messages import generation_request, read_request
 from optimist_gateway.core.error import ApiError
-from optimist_gateway.core.request import JsonContent, LarkContent, Request, Structure
+from optimist_gateway.core.request import Request
 
 
 def message(**fields: Any) -> inference_pb2.GenerateRequest:
@@ -48,16 +48,6 @@ def test_every_option_arrives() -> None:
     asked = asked_by(sampling=sampling | {"logit_bias": {"3": -2.0}}, **fields)
     wanted = SamplingParams(temperature=1.0, **sampling, logit_bias={3: -2.0})
     assert asked == expected(sampling=wanted, **fields)
-
-
-def test_structures() -> None:
-    for schema, fields in (
-        ({"type": "array"}, {"jsonSchema": '{"type": "array"}'}),
-        ({"type": "object"}, {"jsonObject": True}),
-    ):
-        assert asked_by(**fields).structure == Structure(JsonContent(schema, is_lenient=False))
-    assert asked_by(grammar="start: /a/").structure == Structure(LarkContent("start: /a/"))
-    assert asked_by(jsonObject=False).structure is None
 
 
 KING = {"role": "king", "content": ""}

@@ -203,14 +203,3 @@ async def test_a_bug_is_not_shown(
     assert error.code == "internal"
     assert "secret" not in error.message
     assert "secret" in caplog.text
-
-
-async def test_calls_are_counted(inference: AsyncClient, gateway: Gateway) -> None:
-    name = 'requests_total{endpoint="/optimist.v1.Inference/Generate",outcome='
-    names = [f'{name}"200"}}', f'{name}"400"}}', 'requests_refused_total{reason="invalid_value"}']
-    before = await gateway.figures()
-    gateway.say("ok")
-    await inference.generate("Hello").result()
-    await refusal(inference.generate("Hello", n=99).result(), "INVALID_ARGUMENT")
-    after = await gateway.figures()
-    assert [after[name] - before.get(name, 0) for name in names] == [1, 1, 1]

@@ -1,21 +1,15 @@
 """/v1/responses through the official client."""
 
-import json
 from typing import Any
 
-import openai
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
 from tests.gateway.harness import RESPONSES, Fields, Gateway
 
-KOELN: Any = {"city": "Köln"}
 CITY: Fields = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CITY |= {"additionalProperties": False}
-WEATHER: Any = {"type": "function", "name": "weather", "parameters": CITY, "strict": True}
-NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
-TOOLS = [WEATHER, NOW]
 ONE = '{"name": "now", "arguments": {}}'
 TWO = f'{{"name": "weather", "arguments": {{"city": "Köln"}}}}, {ONE}'
 CALL, CALLS = (f'{{"tool_calls": [{each}]}}' for each in (ONE, TWO))
@@ -63,17 +57,6 @@ async def test_events_in_their_order(gateway: Gateway) -> None:
     assert final.usage.output_tokens > 0
 
 
-async def test_the_clients_own_stream(gateway: Gateway) -> None:
-    gateway.say(CALLS, width=5)
-    stream = gateway.client.responses.stream
-    described = WEATHER | {"description": "of a city"}
-    async with stream(model="tiny", input="Hello", tools=[described, NOW]) as events:
-        calls: Any = (await events.get_final_response()).output
-    assert [call.type for call in calls] == ["function_call"] * 2
-    assert [json.loads(call.arguments) for call in calls] == [KOELN, {}]
-    assert calls[0].parsed_arguments == KOELN
-
-
 async def test_a_limit_makes_a_response_incomplete(gateway: Gateway) -> None:
     gateway.say("The quick", reason=scheduler_pb2.FINISH_REASON_LENGTH)
     response = await gateway.respond(max_output_tokens=3)
@@ -112,27 +95,6 @@ async def test_the_scheduler_breaks_off(gateway: Gateway) -> None:
     assert "scheduler" in failed.error.message
     assert failed.output[0].status == "incomplete"
     assert [event.sequence_number for event in events] == list(range(len(events)))
-
-
-async def test_errors_before_the_first_event_have_their_status(gateway: Gateway) -> None:
-    gateway.say("", reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
-    with pytest.raises(openai.RateLimitError):
-        await events_of(gateway)
-    with pytest.raises(openai.NotFoundError) as caught:
-        await gateway.respond(model="other")
-    assert caught.value.param == "model"
-
-
-async def test_how_likely_the_tokens_were(gateway: Gateway) -> None:
-    token_ids = gateway.say("The quick brown fox", width=3)
-    wanted: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    logprobs = (await gateway.respond(**wanted)).output[0].content[0].logprobs
-    assert len(logprobs) == len(token_ids)
-    assert all(one.logprob <= 0 and len(one.top_logprobs) == 2 for one in logprobs)
-    events = await events_of(gateway, **wanted)
-    deltas = [event.logprobs for event in events if event.type == "response.output_text.delta"]
-    assert [one.token for each in deltas for one in each] == [one.token for one in logprobs]
-    assert (await gateway.respond()).output[0].content[0].logprobs == []
 
 
 def schema(value: Any, **parts: Any) -> Fields:

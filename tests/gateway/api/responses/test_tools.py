@@ -112,17 +112,6 @@ async def test_a_call_of_a_custom_tool_is_cut_off(gateway: Gateway) -> None:
         assert response.output[0].status == response.status == "incomplete"
 
 
-def test_what_the_model_sees() -> None:
-    run, close, patch = functions(tools=TOOLS)
-    assert (run.name, close.name, close.parameters) == ("run", "agents__close", TARGET)
-    assert (patch.name, patch.parameters["required"]) == ("apply_patch", ["input"])
-    assert patch.description == (
-        'Edits.\n\nThe input follows this grammar (lark):\nstart: "*** Begin Patch"'
-    )
-    plain = PATCH | {"description": None, "format": {"type": "text"}}
-    assert functions(tools=[plain])[0].description is None
-
-
 HOSTED: list[Fields] = [
     {"type": "web_search_preview", "search_context_size": "low", "user_location": None},
     {"type": "of_next_year", "name": "f"},

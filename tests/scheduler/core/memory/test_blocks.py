@@ -77,26 +77,6 @@ def test_the_least_recently_used_goes_first_and_of_a_sequence_its_end() -> None:
         pool.allocate(ints(0), ints(1))
 
 
-def test_hashes_are_computed_only_for_tokens_that_agree_up_to_there() -> None:
-    pool = BlockPool(8, 2, 4)
-    ids = fill(pool, 0, hashes(1)) + pool.allocate(ints(0), ints(2)).tolist()
-    computed = list[int]()
-
-    def hash_all() -> list[bytes]:
-        computed.append(0)
-        return hashes(3)
-
-    pool.register_unhashed(0, 1, 3, hashes(1)[-1], hash_all)
-    pool.release(0)
-    assert pool.match(hashes(3, "other")).tolist() == []
-    assert pool.match(hashes(1)).tolist() == ids[:1]
-    assert not computed
-    assert pool.match(hashes(4)).tolist() == ids
-    assert pool.match(hashes(4)).tolist() == ids
-    assert len(computed) == 1
-    check_pool(pool)
-
-
 # Hashes.
 
 

@@ -3,8 +3,6 @@
 When they rest, and that proposers get all, is in test_random_commands.py.
 """
 
-import pytest
-
 from optimist_scheduler.core.base.values import StepOutputs
 from tests.scheduler.situation import Situation, make_window, set_window
 
@@ -44,48 +42,6 @@ def propose(
     return set_window(situation.scheduler, f"r{handle}", window)
 
 
-@pytest.mark.parametrize(("predicted", "number"), [([], 600), ([1, 2], 240)])
-def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int], number: int) -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], number, is_followed=True, predicted_token_ids=predicted)
-    sent = rest(situation)
-    # What has a prediction is likely to be right again.
-    most = 16 if predicted else 128
-    while 0 not in situation.got.ended:
-        for _, tokens in step(situation).observed:
-            sent += tokens
-            assert len(tokens) == max(8, min(len(sent) // 8, most))
-    assert sent == situation.text(0)[: len(sent)]
-    assert len(sent) > number * 7 // 8
-
-
-def test_tokens_of_all_stages_of_a_pipeline_are_sent() -> None:
-    situation = Situation(num_pipeline_stages=2, max_num_seqs=4, num_blocks=100, vocab_size=30_000)
-    for handle in range(4):
-        situation.add(handle, [handle, 1], 60, is_followed=True)
-    sent = set[str]()
-    while situation.is_busy:
-        situation.fill()
-        sent.update(request_id for request_id, _ in situation.answer().observed)
-    assert sent == {"r0", "r1", "r2", "r3"}
-
-
-def test_a_window_that_promises_a_token_wakes() -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], 200, is_followed=True)
-    for _ in range(3):
-        assert step(situation).observed == []
-    assert propose(situation, 0, 3, [0.5, 0.375, 0.125])
-    assert situation.scheduler.stats.num_woken == 1
-    assert situation.scheduler.count_followed() == (1, 0)
-    outputs = step(situation)
-    assert outputs.num_accepted_tokens.tolist() == [3]
-    # Proposers get what they missed.
-    ((_, tokens),) = outputs.observed
-    assert tokens == situation.text(0)
-    situation.finish()
-
-
 def test_who_has_promised_too_much_is_doubted() -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 200, is_followed=True)
@@ -120,22 +76,3 @@ def test_a_message_is_not_worth_few_awake_rows_of_many() -> None:
     # With the groups of those that rest, at every fourth result, until one of four is awake.
     assert sent == {7: {False}, 8: {True}}
     situation.finish()
-
-
-def test_steps_wait_for_predictions_and_for_what_gains_much() -> None:
-    situation = long_situation()
-    situation.table.wait_gain = 512
-    situation.add(0, [0, 1], 200, is_followed=True)
-    situation.add(1, [1, 1], 200, predicted_token_ids=[1])
-    situation.add(2, [2, 1], 200)
-    assert not situation.scheduler.find_unaligned()
-    step(situation)
-    assert list(situation.scheduler.find_unaligned()) == ["r1"]
-    for _ in range(6):
-        step(situation)
-    # Nothing has come of its prediction.
-    assert not situation.scheduler.find_unaligned()
-    while "r0" not in situation.scheduler.find_unaligned():
-        propose(situation, 0, 4)
-        assert step(situation).num_accepted_tokens.max() == 4
-    assert 4 < len(situation.text(0)) < 40

@@ -7,8 +7,7 @@ import pytest
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.base.values import FinishReason, RejectionError
 from optimist_scheduler.core.requests.request import NewRequest, build_request
-from optimist_scheduler.workers.translate import plan_message
-from tests.scheduler.situation import Situation, config
+from tests.scheduler.situation import config
 
 BOUNDS = config(num_blocks=10)
 SAMPLINGS: list[tuple[dict[str, Any], str]] = [
@@ -75,23 +74,9 @@ def test_a_request_that_can_never_run_is_refused(values: dict[str, Any], message
     assert caught.value.finished.reason is FinishReason.REFUSED
 
 
-def test_a_prediction_may_be_several() -> None:
-    several = request(predicted_token_ids=[1, 2, 3], num_predicted_tokens=[2, 1])
-    assert build_request(several, BOUNDS).num_predicted_tokens == 3
-
-
 def test_the_longest_prompt_runs_and_ends_at_the_memory_limit() -> None:
     built = build_request(request(prompt_token_ids=[1] * 39, max_tokens=9), BOUNDS)
     assert built.max_length == 40
     larger = config(num_blocks=100)
     built = build_request(request(prompt_token_ids=[1] * 39, max_tokens=99), larger)
     assert built.max_length == 64
-
-
-def test_numbers_as_large_as_may_be_fit_the_messages() -> None:
-    situation = Situation()
-    most = 2**31 - 1
-    situation.add(most, [1, 2, 3], most, min_tokens=most, max_draft_tokens=most)
-    (admission,) = plan_message(situation.send()).admissions
-    assert admission.min_length == admission.max_length == 64
-    situation.finish()

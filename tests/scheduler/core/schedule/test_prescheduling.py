@@ -103,54 +103,7 @@ def test_an_abort_or_an_error_drops_its_row_alone(depth: int, is_error: bool) ->
     situation.finish()
 
 
-@DEPTHS
-@pytest.mark.parametrize("is_prepared", [False, True])
-def test_a_new_request_joins_the_prepared_rows_and_falls_away_with_its_end(
-    depth: int, is_prepared: bool
-) -> None:
-    situation = decode(depth=depth)
-    if is_prepared:
-        situation.add(3, [9, 9, 9], 5)
-    stats = prepared(situation)
-    if is_prepared:
-        situation.abort(3)
-    else:
-        situation.add(3, [9, 9, 9], 5)
-    situation.answer()
-    plan = situation.send()
-    assert plan.num_known_tokens.tolist() == ([1, 1, 1] if is_prepared else [1, 1, 1, 3])
-    assert changed(stats) == ((0, 1, 0) if is_prepared else (0, 0, 1))
-    situation.finish()
-
-
 # Thrown away.
-
-
-def test_a_decision_that_preempts_is_not_kept() -> None:
-    situation = Situation(num_blocks=9, max_num_seqs=2)
-    for handle in (0, 1):
-        situation.add(handle, [1, 2, 3, 4, 5], 25)
-    while situation.scheduler.stats.num_preemptions == 0:
-        situation.fill()
-        situation.scheduler.prepare()
-        situation.answer()
-    discards = situation.scheduler.stats.preschedule_discards
-    assert discards == {"preemption": 1}
-    situation.finish()
-
-
-def test_a_decision_that_leaves_rows_out_for_want_of_blocks_is_not_kept() -> None:
-    situation = Situation(num_blocks=7, block_size=1)
-    for handle in (0, 1, 2):
-        situation.add(handle, [handle], 3)
-    situation.step()
-    situation.send()
-    # What the second one holds is free with the result; until then one block is left for two.
-    situation.abort(1)
-    assert situation.scheduler.num_free_blocks == 1
-    situation.scheduler.prepare()
-    assert situation.scheduler.stats.preschedule_discards == {"memory": 1}
-    situation.finish()
 
 
 @pytest.mark.parametrize("reason", ["pause", "worker lost", "requests over"])

@@ -8,78 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimist_scheduler.core.schedule.rows import share_prompts
-from tests.scheduler.situation import NOW, Situation, make_window, set_window
+from tests.scheduler.situation import Situation, make_window, set_window
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
-DEPTHS = pytest.mark.parametrize("depth", [1, 3])
 
 # Prompts and drafts.
-
-
-def busy(prefill_share: float, **values: Any) -> Situation:
-    """Two rows with right windows beside one of which a prompt of 50 tokens is computed."""
-    situation = Situation(
-        prefill_share=prefill_share,
-        num_speculative_tokens=12,
-        max_num_batched_tokens=24,
-        num_blocks=80,
-        **values,
-    )
-    situation.add_predicted(0, [1, 2], 50)
-    situation.add_predicted(1, [3, 4], 50)
-    situation.step()
-    situation.add(2, [5] * 50, 3)
-    return situation
-
-
-@pytest.mark.parametrize(
-    ("prefill_share", "num_drafts", "num_prompt"),
-    # 24 tokens: each row gets one, 22 are shared, of which the new request may take its part.
-    [(0.0, 22, 0), (0.25, 17, 5), (0.5, 11, 11), (0.75, 6, 16), (1.0, 0, 22)],
-)
-def test_drafts_and_prompts_share_a_pass(
-    prefill_share: float, num_drafts: int, num_prompt: int
-) -> None:
-    situation = busy(prefill_share)
-    plan = situation.step()
-    assert plan.num_draft_tokens.sum() == num_drafts
-    assert plan.num_known_tokens.tolist() == ([1, 1, num_prompt] if num_prompt else [1, 1])
-    situation.finish()
-
-
-@pytest.mark.parametrize("prefill_share", [0.0, 0.5, 1.0])
-@DEPTHS
-def test_every_running_row_gets_its_token(prefill_share: float, depth: int) -> None:
-    situation = busy(prefill_share, max_plans_in_flight=depth)
-    situation.add(3, [6] * 50, 3)
-    table = situation.table
-    while not {0, 1} <= set(situation.got.ended):
-        while situation.scheduler.can_send:
-            may_run = table.num_tokens + table.num_emits_in_flight < table.max_length
-            running = set(situation.scheduler._state.running.tolist())
-            plan = situation.scheduler.schedule(NOW)
-            slots = set(plan.slots.tolist()) if plan else set()
-            assert {slot for slot in running if may_run[slot]} <= slots
-            if plan is None:
-                break
-            assert (plan.num_known_tokens > 0).all()
-            situation.sent.append(plan)
-        situation.answer()
-    situation.finish()
-    assert situation.scheduler.stats.num_preemptions == 0
-
-
-def test_a_prompt_that_is_cut_off_takes_no_drafts_from_others() -> None:
-    situation = Situation(policy="priority")
-    situation.add_predicted(0, [1, 2], 50, priority=5)
-    situation.step()
-    situation.add_predicted(1, [3] * 50, 9, priority=0)
-    for _ in range(2):
-        plan = situation.step()
-    # The prompt is the more urgent one, and has nothing yet that its window could go on with.
-    drafts = dict(zip(plan.slots.tolist(), plan.num_draft_tokens.tolist(), strict=True))
-    assert drafts == {situation.slot(0): 4, situation.slot(1): 0}
-    situation.finish()
 
 
 # How many drafts.
@@ -177,20 +110,6 @@ def test_shares_fill_the_pass_and_none_goes_without(
     assert granted[shortest] >= min(lengths[shortest], quota // 2)
 
 
-@DEPTHS
-@pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_a_short_prompt_is_computed_at_once_beside_a_long_one(policy: str, depth: int) -> None:
-    situation = situation_of(policy=policy, max_plans_in_flight=depth)
-    urgency = {"priority": 5} if policy == "priority" else {}
-    situation.add(0, [1] * 300, 3, **urgency)
-    for _ in range(3):
-        assert step(situation) == {0: BUDGET}
-    situation.add(1, [2] * 3, 3)
-    tokens = step(situation)
-    assert tokens == {0: BUDGET - 3, 1: 3}
-    situation.finish()
-
-
 def test_a_long_prompt_that_waits_is_passed_by_without_losing_its_place() -> None:
     situation = situation_of(max_num_seqs=3)
     situation.add(0, [1] * 200, 3)
@@ -247,24 +166,4 @@ def test_every_prompt_is_computed_in_time(arrivals: list[tuple[int, int]], depth
         # Each running prompt has one token of each pass, whatever its turn is.
         assert passes <= math.ceil(before / ((BUDGET - len(arrivals)) / 2 + 1)) + 1
     situation.settle()
-    situation.finish()
-
-
-@pytest.mark.parametrize(
-    ("stages", "num_requests", "sizes"),
-    # An odd row makes one stage wider, and one row leaves the other stages empty.
-    [(3, 6, [2, 2, 2]), (2, 5, [2, 3]), (3, 1, [1])],
-)
-def test_stages_share_the_rows_evenly(stages: int, num_requests: int, sizes: list[int]) -> None:
-    situation = Situation(num_pipeline_stages=stages, max_num_seqs=6, num_blocks=100)
-    for handle in range(num_requests):
-        situation.add(handle, [handle], 40)
-    situation.step()
-    for number in range(15):
-        situation.fill()
-        if number >= 10:
-            assert sorted(len(plan.slots) for plan in situation.sent) == sizes
-        situation.scheduler.prepare()
-        situation.answer()
-    assert situation.scheduler.stats.num_prescheduled > 0
     situation.finish()

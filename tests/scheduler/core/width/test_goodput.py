@@ -20,7 +20,6 @@ from optimist_scheduler.core.width.goodput import (
     DrafterRows,
     KeyCosts,
     Thresholds,
-    choose_drafter,
     choose_levels,
 )
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD, WINDOW_PRIOR
@@ -164,43 +163,12 @@ def test_windows_without_values_are_believed_by_what_they_did(
 # A drafter with a model beside windows.
 
 
-def drafted(hazard: float, times: list[float], rate: float = 0.9) -> tuple[list[int], list[bool]]:
-    """Returns levels, and who yields: a row with a window of four tokens, and one without."""
-    rows = DrafterRows(np.array([rate, rate], np.float32), ints(4, 4), 1.0, CostCurve())
-    hazards = np.full((2, 4), np.inf, np.float32)
-    hazards[0] = hazard * np.arange(1, 5)
-    has_window = np.array([True, False])
-    levels, yields = choose_drafter(rows, has_window, hazards, 0.1, np.array(times))
-    return levels.tolist(), yields.tolist()
-
-
-def test_a_window_yields_to_a_drafter_that_brings_more_for_the_rows_together() -> None:
-    assert drafted(3.0, [0.1, 0.2, 0.3, 0.4]) == ([4, 4], [True, False])
-    # What the window brings it brings without the drafter's time.
-    assert drafted(0.05, [0.1, 0.2, 0.3, 0.4]) == ([4, 4], [False, False])
-
-
-def test_a_drafter_whose_time_brings_more_otherwise_drafts_for_nobody() -> None:
-    assert drafted(3.0, [9.0, 10.0, 11.0, 12.0]) == ([0, 0], [False, False])
-
-
 # The rule of thumb for one source.
 
 
 # 1 ms, and 10 us more per token.
 CURVE = CostCurve([1, 64], [1000, 1630])
 KEYS = KeyCosts(row_ns=2000.0, token_ns=50.0)
-
-
-def test_a_curve_has_the_keys_of_its_rows() -> None:
-    lengths, sizes = ints(100, 300), np.array([2, 10, 50])
-    expected = CURVE.cost(sizes) + 2000 * 400 + 50 * 200 * (sizes - 2)
-    np.testing.assert_allclose(KEYS.curve(CURVE, lengths).cost(sizes), expected)
-    # As much as is taken off what such passes took, where rows are as long as each other.
-    shares = ints(5, 5)
-    computed = ints(202, 202)
-    keys = KEYS.curve(CURVE, computed - 2).cost(10) - CURVE.cost(10)
-    assert KEYS.time(computed, shares) == pytest.approx(float(keys), rel=0.01)
 
 
 def test_long_rows_draft_less_than_short_ones() -> None:

@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
@@ -15,7 +14,6 @@ from optimist_scheduler.core.width.widths import PROBE_PERIOD, PROBE_SHARE, Draf
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
 from tests.scheduler.situation import ints
 
-CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
 TREE = Drafter(DraftSource.EAGLE, 12, 3)
 # 1 ms, and 1 ms more per 64 tokens.
 CURVE = CostCurve([1, 64, 1024], [1016, 2000, 17000])
@@ -70,37 +68,6 @@ def observe(
     widths.windows.observe(slots, accepted, examined, estimated, firsts)
 
 
-def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
-    for _ in range(times):
-        observe(widths, ints(slot), ints(1), ints(0))
-
-
-def teach(widths: DraftWidths, slot: int, accepted: int, drafted: int = 4, times: int = 60) -> None:
-    for _ in range(times):
-        widths.observe_drafter(ints(slot), ints(drafted), ints(accepted))
-
-
-def test_a_model_drafts_beside_a_prompt_by_goodput_where_no_step_waits() -> None:
-    widths = make_widths(8, drafter=CHAIN)
-    assert widths.first(8, 0, uses_lookup=True, may_wait=False) == 4
-    assert widths.first(8, 0, uses_lookup=True, may_wait=True) == 0
-
-
-def test_a_row_is_switched_off_alone_and_comes_back_through_what_is_compared_for_free() -> None:
-    widths = make_widths(8, 8, 8)
-    disappoint(widths, 1, times=1)
-    assert min(choose(widths, [True] * 3)) > 0
-    disappoint(widths, 1)
-    # Nor is a row trusted anew that has lost its draft.
-    for has_draft in ([True] * 3, [True, False, False]):
-        chosen = choose(widths, has_draft)
-        assert chosen[1] == 0
-        assert min(chosen[0], chosen[2]) > 0
-    for _ in range(200):
-        observe(widths, ints(1), ints(1), ints(1))
-    assert choose(widths, [True] * 3)[1] > 0
-
-
 def count_within(hazards: Float32Array, depths: Float32Array) -> Int32Array:
     return ints(int((hazards <= depths[0]).sum()))
 
@@ -126,28 +93,7 @@ def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
         assert worth.tolist() == [number]
 
 
-def test_a_new_request_in_the_slot_starts_with_what_all_have() -> None:
-    widths = make_widths(8, 8)
-    fresh = choose(widths, [True] * 2)
-    disappoint(widths, 0)
-    assert choose(widths, [True] * 2) != fresh
-    for _ in range(100):
-        observe(widths, ints(1), ints(40), ints(40))
-    widths.admit(0, 8)
-    assert choose(widths, [True] * 2) == fresh
-
-
 # The worker's drafter.
-
-
-def test_of_a_tree_levels_are_examined_and_not_nodes() -> None:
-    widths = make_widths(40, drafter=TREE)
-    # Two of three levels each pass: two of the three examined ones agreed.
-    teach(widths, 0, accepted=2, drafted=12, times=200)
-    assert widths.levels.rate(ints(0))[0] == pytest.approx(2 / 3, abs=0.01)
-    # All of a tree that was cut to one level.
-    teach(widths, 0, accepted=1, drafted=4, times=200)
-    assert widths.levels.rate(ints(0))[0] > 0.95
 
 
 def test_rows_for_which_the_drafter_is_off_are_probed_together_and_seldom() -> None:

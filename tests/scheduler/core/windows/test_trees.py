@@ -49,15 +49,6 @@ def test_what_is_left_behind_a_path_is_a_tree_with_chances_of_its_own() -> None:
         assert follow(window, output) is None
 
 
-def test_hazards_add_up_along_paths_and_no_step_is_certain() -> None:
-    tree = window_of(0, [(1, -1, 0), (2, 0, 1), (3, 0, 2), (4, 1, 3)], [1, 1, 0.5, 0.25])
-    step = 1 / 64
-    expected = [step, 2 * step, step + np.log(2), 2 * step + np.log(4)]
-    assert tree.find_hazards().tolist() == pytest.approx(expected)
-    chain = window_of(0, [(1, -1, 0), (2, 0, 1)], [0.5, 0])
-    assert chain.find_hazards().tolist() == pytest.approx([np.log(2), 7 * np.log(10)])
-
-
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("at", [0, 3])
 @pytest.mark.usefixtures("always_ahead")
@@ -132,16 +123,3 @@ def test_nodes_that_the_window_does_not_have_end_their_request(
     changes: dict[str, Any] = {column: np.array(values, np.int32)}
     situation.settle_wrong(replace(result, **changes), column)
     situation.finish()
-
-
-def test_of_a_worker_that_reports_no_nodes_accepted_drafts_are_counted() -> None:
-    situation, result = branching()
-    unknown = np.empty(0, np.int32)
-    outputs = situation.scheduler.settle(
-        replace(result, window_nodes=unknown, accepted_nodes=unknown)
-    )
-    assert outputs.positions[0].positions.tolist() == [-1, -1]
-    finished = situation.abort(0)
-    assert finished.accepted_prediction_tokens == 2
-    assert finished.rejected_prediction_tokens == 0
-    assert finished.num_drafted_tokens == 5
