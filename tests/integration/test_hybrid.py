@@ -46,7 +46,8 @@ def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     path = tiny_checkpoint(tmp_path_factory.mktemp("hybrid"), request.param, vocab_size=VOCAB_SIZE)
-    source = random.Random(11)
+    # Of these texts no two likeliest tokens are closer than 1e-4.
+    source = random.Random(12)
     beginning = source.choices(range(3, VOCAB_SIZE), k=32)
     # Prompts have two blocks in common.
     prompts = [[*beginning, *source.choices(range(3, VOCAB_SIZE), k=3)] for _ in range(BURST)]

@@ -26,6 +26,7 @@ from optimist_worker.core.operation import by_plain_pytorch
 from optimist_worker.core.recurrence.layers import find_recurrent, replace_recurrent
 from optimist_worker.core.recurrence.rows import RecurrentPass
 from optimist_worker.core.recurrence.states import StatePool
+from optimist_worker.model.fit import quiet
 from optimist_worker.model.miniature import build_miniature, shrink
 from optimist_worker.model.probe import probe_layers
 from optimist_worker.model.source import ModelSource
@@ -61,7 +62,8 @@ def compare_kind(source: ModelSource) -> None:
         texts = _texts(small.text_config.vocab_size)
         outputs = _Outputs(module)
         module.set_attn_implementation("eager")
-        module(input_ids=texts, use_cache=False)
+        with quiet():
+            module(input_ids=texts, use_cache=False)
         wanted = outputs.take()
         module.set_attn_implementation(NAME)
         named = _recurrent_passes(module)

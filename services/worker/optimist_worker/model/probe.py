@@ -9,6 +9,7 @@ from optimist_common.errors import SetupError
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec
 from optimist_worker.core.recurrence.layers import find_recurrent
+from optimist_worker.model.fit import quiet
 from optimist_worker.model.source import ModelSource
 
 _PROBE = "optimist_probe"
@@ -52,7 +53,7 @@ def probe_layers(source: ModelSource, module: Any, own: range | None = None) -> 
 
     AttentionInterface.register(_PROBE, note)
     try:
-        with explained(f"{source.kind} cannot run on KV blocks"):
+        with quiet(), explained(f"{source.kind} cannot run on KV blocks"):
             module.set_attn_implementation(_PROBE)
             module(**inputs, use_cache=False, paged=None)
             if unreached:
