@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
+from optimist.worker.v1 import worker_pb2
 from optimist_common.errors import SetupError
 from optimist_worker.core.plan import PlannedRow, WindowUpdate
 from optimist_worker.drafters.build import load_drafter
@@ -20,6 +21,7 @@ from optimist_worker.runner.cost import measure_costs
 from optimist_worker.runner.runner import Runner
 from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import HYBRID_FAMILIES, VOCAB_SIZE
+from tests.worker.call import serve
 from tests.worker.step import admit, begin, build_runner, generate, go_on, plan_rows, run
 
 NUM_TOKENS = 30
@@ -197,6 +199,14 @@ def test_a_request_with_cached_blocks_is_refused(runner: Runner) -> None:
     )
 
 
+async def test_the_size_of_a_slots_states_is_described(runner: Runner, llama: Runner) -> None:
+    for each in (runner, llama):
+        async with serve(each) as stub:
+            description = await stub.Describe(worker_pb2.DescribeRequest())
+        whole = sum(state.nbytes for state in states(each, 0)) if each is runner else 0
+        assert description.slot_state_bytes == whole
+
+
 def test_costs_are_measured_but_those_of_keys(runner: Runner) -> None:
     costs = measure_costs(runner, 0.3)
     assert costs.passes
@@ -222,6 +232,23 @@ def test_other_dtypes_compute_the_same_text_at_any_width(
     )
     assert sum(accepted) > NUM_TOKENS / 2
     assert dtype == "bfloat16" or found == text
+
+
+def test_the_text_of_a_checkpoint_that_also_sees(tmp_path: Path) -> None:
+    """As Qwen3.5 is published, with a vision encoder that is left out."""
+    text = HYBRID_FAMILIES["qwen3_5"][1]
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2}
+    config = Qwen3_5Config(text_config=text, vision_config=vision | {"out_hidden_size": 64})
+    module: Any = Qwen3_5ForConditionalGeneration(config)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator), alpha=0.1)
+    module.save_pretrained(tmp_path)
+    prompt = prompts(BURST)[0]
+    options = {"max_new_tokens": NUM_TOKENS, "do_sample": False, "eos_token_id": None}
+    wanted = module.generate(input_ids=torch.tensor([prompt]), **options)[0, len(prompt) :]
+    assert generate(build_runner(tmp_path, "float32"), prompt, NUM_TOKENS) == wanted.tolist()
 
 
 def test_states_take_their_part_of_the_memory(checkpoint: Callable[[str], Path]) -> None:

@@ -125,6 +125,8 @@ class RecurrentPass:
         """Shifts accepted inputs into the last inputs of each slot."""
         found = group.inputs[:, walk.slots]
         number, num_inputs = found.shape[1:3]
+        if not num_inputs:
+            return
         taken = torch.stack([self.inputs[layer] for layer in group.layers])[:, accepted]
         every = torch.cat([found.flatten(1, 2), taken], 1)
         first = number * num_inputs
