@@ -109,7 +109,7 @@ def _divide(settings: "WorkerSettings", model: Model, free_bytes: int | None) ->
     mib = settings.kv_memory_mib or (_DEFAULT_MIB if free_bytes is None else 0)
     memory = mib * 2**20 if mib else free_bytes or 0
     of_slot, num_seqs = state_bytes(model.states, model.dtype), settings.max_num_seqs
-    if of_slot * num_seqs > memory // 2:
+    if of_slot and of_slot * num_seqs > memory // 2:
         num_seqs = max(1, memory // 2 // of_slot)
         logger.warning(
             "%d of %d slots: the states of %s take %.1f MiB each, and half of %.0f MiB",
