@@ -2,7 +2,7 @@
 
 import pytest
 
-from optimist_bench.hybrid import main
+from optimist_bench.hybrid.command import main
 from tests.bench.conftest import ReportOf
 
 

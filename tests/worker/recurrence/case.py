@@ -7,8 +7,9 @@ import torch
 from hypothesis import strategies as st
 
 from optimist_worker.core.recurrence.convolution import convolve
-from optimist_worker.core.recurrence.delta import DeltaTokens, run_delta_rule
+from optimist_worker.core.recurrence.delta import run_delta_rule
 from optimist_worker.core.recurrence.rows import RecurrentPass
+from optimist_worker.core.recurrence.scan import DeltaTokens
 from optimist_worker.core.recurrence.states import StatePool, StateSpec
 
 NUM_SLOTS, CHANNELS, WIDTH = 4, 6, 4

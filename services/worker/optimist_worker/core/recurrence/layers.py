@@ -14,8 +14,9 @@ from torch.nn import functional
 from transformers.activations import ACT2FN
 
 from optimist_worker.core.recurrence.convolution import convolve
-from optimist_worker.core.recurrence.delta import DeltaTokens, run_delta_rule
+from optimist_worker.core.recurrence.delta import run_delta_rule
 from optimist_worker.core.recurrence.rows import RecurrentPass
+from optimist_worker.core.recurrence.scan import DeltaTokens
 from optimist_worker.core.recurrence.states import StateSpec
 
 LAYER_TYPES = frozenset({"conv", "linear_attention"})

@@ -1,24 +1,12 @@
 """The rows of a pass as recurrent layers see them, and how their drafts are taken back."""
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from optimist_worker.core.recurrence.scan import REPLAY, Updates
 from optimist_worker.core.recurrence.states import Group, StatePool
 from optimist_worker.core.recurrence.walk import Integers, Walk, walk_paths, walk_trees
-
-
-class Updates(NamedTuple):
-    """What moves a layer's matrices over drafts, for drafts in the order of their walk."""
-
-    keys: Tensor
-    """`[num_drafts, key_heads, key_dim]`."""
-    values: Tensor
-    """What is added along the keys, `[num_drafts, heads, value_dim]`."""
-    decays: Tensor
-    """Factors of what was there, `[num_drafts, heads]`."""
 
 
 class RecurrentPass:
@@ -141,22 +129,9 @@ class RecurrentPass:
     def _settle_matrices(
         self, matrices: Tensor, layers: list[int], walk: Walk, accepted: Tensor
     ) -> None:
-        """Moves the matrices of all layers at once, level by level."""
-        states = matrices[:, walk.slots]
+        """Moves the matrices of all layers at once."""
         parts = zip(*(self.updates[layer] for layer in layers), strict=True)
-        keys, values, decays = (torch.stack(part)[:, accepted] for part in parts)
-        keys = keys.repeat_interleave(values.shape[2] // keys.shape[2], 2)
-        for span, _ in walk.levels:
-            own = states[:, : span.stop - span.start]
-            move(own, keys[:, span], values[:, span], decays[:, span])
-        matrices[:, walk.slots] = states
-
-
-def move(states: Tensor, keys: Tensor, values: Tensor, decays: Tensor) -> None:
-    """Moves matrices `[..., key_dim, value_dim]` over a token each: first they decay, then a value
-    `[..., value_dim]` is added along a key `[..., key_dim]`."""
-    states.mul_(decays[..., None, None])
-    states.addcmul_(keys[..., :, None], values[..., None, :])
+        REPLAY(matrices, Updates(*(torch.stack(part)[:, accepted] for part in parts)), walk)
 
 
 def _read(column: Tensor) -> Integers:

@@ -32,6 +32,8 @@ class Walk(NamedTuple):
     """Of the states to begin with, int64 `[num_states]`."""
     tokens: Tensor
     """Indices in the pass, int64 `[num_tokens]`."""
+    origins: Tensor
+    """Which token of the walk each goes on from, -1 - i: the i-th state, int64 `[num_tokens]`."""
     levels: list[Level]
 
 
@@ -57,7 +59,10 @@ def walk_paths(
         levels.append(Level(slice(first, first + count), None))
         first += count
     tokens = (firsts + steps)[is_on]
-    return Walk(_send(slots[order], device), _send(tokens, device), levels)
+    numbers = np.cumsum(is_on).reshape(is_on.shape) - 1
+    states = np.broadcast_to(-1 - np.arange(len(lengths)), (1, len(lengths)))
+    origins = np.concatenate([states, numbers])[:-1][is_on]
+    return _walk(slots[order], tokens, origins, levels, device)
 
 
 def walk_trees(
@@ -84,11 +89,21 @@ def walk_trees(
             levels[depth].append((int(firsts[row]) + node, source))
     tokens = np.array([token for level in levels for token, _ in level], np.int64)
     found, first = [], 0
+    origins, above = [], -1 - np.arange(len(rows))
     for level in levels:
-        sources = _send(np.array([source for _, source in level], np.int64), device)
-        found.append(Level(slice(first, first + len(level)), sources))
+        sources = np.array([source for _, source in level], np.int64)
+        origins.append(above[sources])
+        above = first + np.arange(len(level))
+        found.append(Level(slice(first, first + len(level)), _send(sources, device)))
         first += len(level)
-    return Walk(_send(slots[rows], device), _send(tokens, device), found)
+    every = np.concatenate([np.empty(0, np.int64), *origins])
+    return _walk(slots[rows], tokens, every, found, device)
+
+
+def _walk(
+    slots: Integers, tokens: Integers, origins: Integers, levels: list[Level], device: torch.device
+) -> Walk:
+    return Walk(_send(slots, device), _send(tokens, device), _send(origins, device), levels)
 
 
 def _send(values: Integers, device: torch.device) -> Tensor:

@@ -33,27 +33,27 @@ def main(arguments: list[str]) -> int:
 
 def _measure(settings: HybridSettings) -> dict[str, Any]:
     # PyTorch takes seconds.
+    from optimist_bench.hybrid import ways
     from optimist_worker.conversion.quantization import set_threads
-    from optimist_worker.runner import rollback
 
     set_threads(settings.num_threads)
     numbers_of_drafts = [int(number) for number in settings.drafts]
-    ways = [
+    costs = [
         {"layers": name, "way": way, "num_drafts": number}
-        | rollback.measure_way(name, way, number, settings.rounds)._asdict()
-        for name in rollback.SHAPES
+        | ways.measure_way(name, way, number, settings.rounds)._asdict()
+        for name in ways.SHAPES
         for number in numbers_of_drafts
-        for way in rollback.WAYS
+        for way in ways.WAYS
     ]
     copies = [
         {"model": family, "num_drafts": number}
-        | rollback.copy_text(family, number, settings.tokens, settings.wrong_every)._asdict()
-        for family in rollback.FAMILIES
+        | ways.copy_text(family, number, settings.tokens, settings.wrong_every)._asdict()
+        for family in ways.FAMILIES
         for number in (0, *numbers_of_drafts)
     ]
     return {
-        "chosen": rollback.CHOSEN,
-        "ways": ways,
+        "chosen": ways.CHOSEN,
+        "ways": costs,
         "copies": copies,
         "all_right": all(copy["is_same"] for copy in copies),
     }

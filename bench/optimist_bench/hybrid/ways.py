@@ -15,7 +15,7 @@ from torch import Tensor
 
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Sizes, WindowUpdate
-from optimist_worker.core.recurrence.rows import move
+from optimist_worker.core.recurrence.scan import move
 from optimist_worker.core.recurrence.states import StateSpec, state_bytes
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
@@ -118,7 +118,8 @@ class _Layer:
         return sum(each.nbytes for each in tensors)
 
     def _key(self, draft: int) -> Tensor:
-        return self.keys[draft].repeat_interleave(self.shared, 0)
+        key: Tensor = self.keys[draft].repeat_interleave(self.shared, 0)
+        return key
 
     def _move(self, own: Tensor, draft: int) -> None:
         move(own, self._key(draft), self.values[draft], self.decays[draft])
