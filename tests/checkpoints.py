@@ -45,19 +45,30 @@ ATTENTION_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """And others whose attention is special: sinks, fused or latent projections, parallel layers."""
 
+_LINEAR = {"linear_key_head_dim": 16, "linear_value_head_dim": 24, "linear_num_key_heads": 2}
+_LINEAR |= {"linear_num_value_heads": 4, "head_dim": 16, "tie_word_embeddings": False}
+HYBRID_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": ("Lfm2Config", {**_COMMON, "full_attn_idxs": [1, 3], "tie_word_embeddings": False}),
+    "qwen3_5": (
+        "Qwen3_5TextConfig",
+        {**_COMMON, **_LINEAR, "layer_types": ["linear_attention", "full_attention"] * 2},
+    ),
+}
+"""With recurrent layers beside attention."""
+
 
 def tiny_checkpoint(directory: Path, family: str, **fields: Any) -> Path:
     """Saves a checkpoint of a family with fixed random weights.
 
     Args:
         directory: Where to put it, in a folder of its own.
-        family: A key of ATTENTION_FAMILIES.
+        family: A key of ATTENTION_FAMILIES or HYBRID_FAMILIES.
         fields: Of its config, instead of those of the family.
 
     Returns:
         The folder with config.json and model.safetensors; it has no tokenizer.
     """
-    class_name, options = ATTENTION_FAMILIES[family]
+    class_name, options = (ATTENTION_FAMILIES | HYBRID_FAMILIES)[family]
     config = getattr(transformers, class_name)(**options | fields)
     auto_model: Any = transformers.AutoModelForCausalLM
     model = auto_model.from_config(config, dtype=torch.float32)

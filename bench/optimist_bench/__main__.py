@@ -10,6 +10,7 @@ BENCHMARKS = {
     "edits": "optimist_bench.edits",
     "engines": "optimist_bench.engines.command",
     "forms": "optimist_bench.forms.command",
+    "hybrid": "optimist_bench.hybrid.command",
     "never-worse": "optimist_bench.never_worse.command",
     "overhead": "optimist_bench.overhead.command",
     "overlap": "optimist_bench.overlap.command",

@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from optimist_training.data.edits import Edit, unseen_edits
+from optimist_worker.core.recurrence.layers import LAYER_TYPES
 from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case
 from tests.chaos.load.grpc_call import is_in_grpc
@@ -44,6 +45,8 @@ class Material:
     edits: Sequence[Edit]
     has_heads: bool
     """Whether draft models and heads lie beside the model."""
+    is_recurrent: bool = False
+    """Whether the model has recurrent layers, so that no copy of it drafts."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def load_material(directory: Path, seed: int) -> Material:
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     text = " ".join(_PROSE) + ' return self, total = {"name": "text"}'
     ends: set[int] = set()
+    config = json.loads((directory / "config.json").read_text())
     for name in ("config.json", "generation_config.json"):
         found = json.loads((directory / name).read_text())["eos_token_id"]
         ends |= set(found) if isinstance(found, list) else {found}
@@ -72,6 +76,7 @@ def load_material(directory: Path, seed: int) -> Material:
         end_token_ids=frozenset(ends),
         common_ids=sorted(set(tokenizer.encode(text, add_special_tokens=False).ids)),
         edits=[one for one in unseen_edits(60, seed) if len(one.before) < 400][:_NUM_EDITS],
+        is_recurrent=bool(LAYER_TYPES & set(config.get("layer_types") or ())),
         has_heads=(directory.parent / f"{directory.name}-eagle").exists(),
     )
 

@@ -121,8 +121,13 @@ class _Run:
         while burst is not None:
             first = burst[0].drawn.number
             number = first // REQUESTS_PER_SERVER
-            seed, has_heads = self._settings.seed, self._material.has_heads
-            server = draw_server(seed, first, has_heads=has_heads)
+            material = self._material
+            server = draw_server(
+                self._settings.seed,
+                first,
+                has_heads=material.has_heads,
+                is_recurrent=material.is_recurrent,
+            )
             shape = server.shape(self._settings.model, self._settings.dtype)
             async with (
                 self.serving(shape, f"{number}") as fleet,

@@ -23,7 +23,8 @@ _SCHEDULES: tuple[tuple[str, ...], ...] = (
     ("--policy", "priority", "--draft-width", "fixed", "--num-speculative-tokens", "16"),
     ("--proposer-wait", "always", "--follow", "predictions"),
 )
-_OF_ONE_MODEL = ("none", "ngram", "quantised", "quantised tree")
+_WITHOUT_WEIGHTS = ("none", "ngram")
+_OF_ONE_MODEL = (*_WITHOUT_WEIGHTS, "quantised tree")
 # Its text for a seed depends on what was drafted.
 _NOT_EXACT = ("eagle by rejection",)
 
@@ -55,21 +56,22 @@ def is_tight(number: int) -> bool:
     return number // REQUESTS_PER_SERVER % 2 == 0
 
 
-def draw_server(seed: int, number: int, *, has_heads: bool) -> Server:
+def draw_server(seed: int, number: int, *, has_heads: bool, is_recurrent: bool = False) -> Server:
     """Returns the server that request `number` of a seed meets, and its neighbours.
 
-    `has_heads` allows drafters with weights of their own.
+    `has_heads` allows drafters with weights of their own; beside a recurrent model none has any.
     """
     rng = random.Random(f"server {seed} {number // REQUESTS_PER_SERVER}")
     exact = [name for name in SOURCES if name not in _NOT_EXACT]
-    source = rng.choice(exact if has_heads else _OF_ONE_MODEL)
+    others = _WITHOUT_WEIGHTS if is_recurrent else _OF_ONE_MODEL
+    source = rng.choice(exact if has_heads else others)
     is_caching = ("--enable-prefix-caching", rng.choice(["true", "true", "false"]))
     memory = ("--num-kv-blocks", _TIGHT_BLOCKS if is_tight(number) else _BLOCKS)
     return Server((*SOURCES[source], *_SIZES, *memory), (*rng.choice(_SCHEDULES), *is_caching))
 
 
 _REQUESTS = ("requests_running", "requests_waiting")
-_FREE_BLOCKS, _BLOCKS = "kv_cache_free_blocks", "kv_cache_blocks"
+_FREE_BLOCKS, _ALL_BLOCKS = "kv_cache_free_blocks", "kv_cache_blocks"
 
 
 async def leftovers(fleet: Fleet) -> list[str]:
@@ -83,14 +85,14 @@ async def leftovers(fleet: Fleet) -> list[str]:
 
     def is_empty() -> bool:
         now = read()
-        return not sum(now[name] for name in _REQUESTS) and now[_FREE_BLOCKS] == now[_BLOCKS]
+        return not sum(now[name] for name in _REQUESTS) and now[_FREE_BLOCKS] == now[_ALL_BLOCKS]
 
     found = []
     try:
         await asyncio.to_thread(wait_until, is_empty, "an empty scheduler", 30.0)
     except AssertionError:
         now = read()
-        names = (*_REQUESTS, _FREE_BLOCKS, _BLOCKS)
+        names = (*_REQUESTS, _FREE_BLOCKS, _ALL_BLOCKS)
         found.append("left over: " + ", ".join(f"{name} {now[name]:g}" for name in names))
     if losses := read()["worker_losses_total"]:
         found.append(f"a worker was lost {losses:g} times")

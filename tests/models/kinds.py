@@ -10,6 +10,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from optimist_worker.model.miniature import build_miniature, shrink
 
 _WINDOW = {"sliding_window": 6}
+_CONVOLUTIONS: dict[str, Any] = {"layer_types": ["conv", "full_attention"] * 2}
+_CONVOLUTIONS |= {"num_hidden_layers": 4}
 _FIELDS: dict[str, dict[str, Any]] = {
     # Their classes cannot be built, or not run, from what they have by default.
     "nemotron": {"num_key_value_heads": 8},
@@ -34,6 +36,8 @@ _VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neox without parallel layers": ("gpt_neox", {"use_parallel_residual": False}),
     "stablelm with parallel layers": ("stablelm", {"use_parallel_residual": True}),
     "stablelm with norms of heads": ("stablelm", {"qk_layernorm": True}),
+    "lfm2 with convolutions": ("lfm2", {"full_attn_idxs": [1, 3]}),
+    "lfm2_moe with convolutions": ("lfm2_moe", _CONVOLUTIONS),
     "bert as a decoder": ("bert", {"is_decoder": True}),
     "roberta as a decoder": ("roberta", {"is_decoder": True}),
 }

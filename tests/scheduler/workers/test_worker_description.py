@@ -59,6 +59,17 @@ def test_the_drafter_is_read() -> None:
     assert [each.config.pads_passes for each in (plain, padded)] == [False, True]
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_beginnings_are_not_shared_where_states_are_not_in_blocks(
+    wanted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"enable_prefix_caching": wanted}
+    with caplog.at_level("INFO"):
+        assert not describe(settings, slot_state_bytes=4096).config.enable_prefix_caching
+    assert ("equal beginnings are not shared" in caplog.text) == wanted
+    assert describe(settings).config.enable_prefix_caching == wanted
+
+
 @pytest.mark.parametrize(
     ("values", "reported"),
     [
@@ -66,6 +77,7 @@ def test_the_drafter_is_read() -> None:
         ({"drafter": 7}, "drafter is FORM"),
         ({"num_pipeline_stages": 17}, "num_pipeline_stages is 17"),
         ({"num_blocks": 0}, "num_blocks is 0"),
+        ({"slot_state_bytes": -1}, "slot_state_bytes is -1"),
         ({"max_drafter_depth": 0}, "max_drafter_depth is 0"),
         ({"max_drafter_depth": 9}, "max_drafter_depth is 9"),
         ({"max_drafter_tokens": -1}, "max_drafter_depth"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +16,8 @@ from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.lookup import LOOK_UP, Looking, Predictions, look_up
 from optimist_worker.core.operation import Operation
 from optimist_worker.core.plan import Admission
+from optimist_worker.core.recurrence.scan import REPLAY, SCAN, DeltaTokens, Updates, replay, scan
+from optimist_worker.core.recurrence.walk import walk_paths, walk_trees
 from optimist_worker.model.fused import LAYERS, LayerStack, LlamaLayer
 from optimist_worker.model.kernel_check import check_kernels, replaced_kernels
 from optimist_worker.model.linear import PanelLinear
@@ -36,6 +39,7 @@ from tests.worker.attention.test_attention import (  # noqa: F401
 from tests.worker.step import GREEDY, build_runner, generate
 
 PROMPT = [5, 40, 7, 7, 31, 12]
+CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("each_target")
 
 
@@ -105,6 +109,47 @@ def test_rounded_products_are_right_and_the_same_beside_any_rows(
     exact = inputs.double() @ rounded.weight.double().T + bias
     torch.testing.assert_close(layer(inputs).double(), exact, rtol=0.02, atol=0.02 * depth**0.5)
     assert_the_same_beside_any_rows(layer, inputs)
+
+
+@given(
+    st.lists(st.integers(-1, 7), max_size=8).map(
+        lambda drawn: [min(parent, node - 1) for node, parent in enumerate(drawn)]
+    ),
+    st.integers(0, 3),
+    st.sampled_from([5, 40, 128]),
+)
+def test_delta_rules_are_those_of_plain_pytorch(
+    parents: list[int], num_others: int, value_dim: int
+) -> None:
+    generator = torch.Generator().manual_seed(value_dim)
+    lengths, size = np.array([len(parents), num_others]), len(parents) + num_others
+    trees = walk_trees(
+        np.array([2, 1]), np.array([0, len(parents)]), lengths, [parents, [-1, 0, 1]], CPU
+    )
+    paths = walk_paths(np.array([2, 1]), np.array([0, len(parents)]), lengths, None, CPU)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    matrices = normal(2, 3, 4, 6, value_dim)
+    tokens = DeltaTokens(
+        normal(size, 2, 6),
+        normal(size, 2, 6),
+        normal(size, 4, value_dim),
+        normal(size, 4).sigmoid(),
+        normal(size, 4).sigmoid(),
+    )
+    updates = Updates(normal(2, size, 2, 6), normal(2, size, 4, value_dim), normal(2, size, 4))
+    kernel, other = matrices.clone(), matrices.clone()
+    assert SCAN.kernel_for(kernel) is not None
+    for walk, moves in ((trees, False), (paths, True)):
+        found = SCAN(kernel[1], tokens, walk, moves=moves)
+        for one, wanted in zip(found, scan(other[1], tokens, walk, moves=moves), strict=True):
+            torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-4)
+        assert torch.equal(kernel, matrices) is not (moves and size > 0)
+    REPLAY(kernel, updates, paths)
+    replay(other, updates, paths)
+    torch.testing.assert_close(kernel, other, rtol=1e-4, atol=1e-4)
 
 
 @given(st.randoms(use_true_random=False))

@@ -31,6 +31,7 @@ def test_kinds_on_the_attention_interface_have_the_text_of_transformers(name: st
         ("falcon", "does not use the attention interface"),
         ("bloom", "it has 2 layers, and 0 use the attention interface"),
         ("falcon_h1", "it has hybrid layers"),
+        ("minimax", "it has 4 layers, and 2 use the attention interface"),
     ],
 )
 def test_kinds_that_compute_otherwise_are_refused_in_one_line(name: str, reason: str) -> None:

@@ -42,7 +42,8 @@ def changed_config(source: Path, target: Path, **changes: Any) -> Path:
     [
         ({"model_type": "nonesuch"}, "nonesuch"),
         ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "encoder-decoder"),
-        ({"model_type": "qwen3_next"}, "linear_attention"),
+        ({"model_type": "falcon_h1"}, "it has hybrid layers"),
+        ({"model_type": "lfm2", "conv_L_cache": 0}, "conv_L_cache is 0; it must be a whole number"),
         ({"rope_parameters": {"rope_type": "frob"}}, "rope_type is 'frob', which transformers"),
         ({"num_hidden_layers": 3}, "num_hidden_layers is 3, and the weights have more layers"),
         ({"hidden_size": 32}, "config.json asks for [320, 32] (hidden_size is 32); 38 more"),

@@ -76,7 +76,10 @@ def describe_worker(
     sizes["max_num_seqs"] = min(sizes["max_num_seqs"], sizes["max_num_batched_tokens"])
     options = settings.model_dump(include=set(SchedulingOptions.model_fields))
     options["num_pipeline_stages"] = _num_stages(message, settings)
-    for name in ("row_key_ps", "token_key_ps"):
+    if message.slot_state_bytes and options["enable_prefix_caching"]:
+        logger.info("equal beginnings are not shared: the model's states are not in blocks")
+        options["enable_prefix_caching"] = False
+    for name in ("row_key_ps", "token_key_ps", "slot_state_bytes"):
         _require(getattr(message, name) >= 0, f"{name} is {getattr(message, name)}")
     return WorkerDescription(
         message.model,

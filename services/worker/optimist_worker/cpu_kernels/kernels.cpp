@@ -1,7 +1,7 @@
 // Kernels for the CPU: what a decoder layer computes, with attention over keys and values in
-// blocks, the choice of tokens, and lookups. What they compute is described at the functions of the
+// blocks, the choice of tokens, lookups, and delta rules. What they compute is described at the functions of the
 // same names in `core/attention/paged_attention.py`, `model/operations.py`,
-// `core/acceptance/choice.py` and `core/lookup.py`; sums are in float32.
+// `core/acceptance/choice.py`, `core/lookup.py` and `core/recurrence/scan.py`; sums are in float32.
 //
 // Attention: a head of keys, a row and a tile of its tokens are one share of the work. Keys and
 // values are packed into panels 64 at a time, from a multiple of 64 on, and what each query
@@ -145,6 +145,18 @@ struct Choice {
   bool is_bfloat16;
 };
 
+struct Scan {
+  float* states;  // Of all slots.
+  int64_t layer_stride, slot_stride;
+  const int64_t *slots, *origins;
+  const float *queries, *keys, *values, *decays, *rates;  // Of the tokens, layer by layer.
+  float *recalled, *added;
+  int64_t num_layers, num_states, num_tokens, num_heads, num_key_heads, key_dim, value_dim;
+  bool moves;
+  std::vector<std::vector<int64_t>> of_state;  // Tokens on the paths from each state, in order.
+  std::vector<bool> is_last;  // Whether no token after it goes on from where it does.
+};
+
 // For float32 and for bfloat16. A call is done share by share, row by row, or panel by panel.
 template <class Call, class Part>
 using Kernel = void (*)(const Call&, Part);
@@ -156,6 +168,7 @@ struct Kernels {
   Kernel<Product, int64_t> multiply[2];
   Kernel<Product, int64_t> multiply_integers[2];  // Of 8 and of 4 bits.
   Kernel<Choice, int64_t> choose[2];
+  Kernel<Scan, int64_t> scan;
   bool has_pairs;
 };
 
@@ -302,6 +315,24 @@ void multiply(Product& call) {
 }
 
 void choose(Choice& call) { by_row(call, chosen->choose, call.vocab_size); }
+
+void scan(Scan& call) {
+  call.of_state.resize(call.num_states);
+  call.is_last.assign(call.num_tokens, true);
+  std::vector<int64_t> state_of(call.num_tokens), last(call.num_states + call.num_tokens, -1);
+  for (int64_t token = 0; token < call.num_tokens; ++token) {
+    const int64_t origin = call.origins[token];
+    state_of[token] = origin < 0 ? -1 - origin : state_of[origin];
+    call.of_state[state_of[token]].push_back(token);
+    int64_t& before = last[origin < 0 ? -1 - origin : call.num_states + origin];
+    if (before >= 0) call.is_last[before] = false;
+    before = token;
+  }
+  const int64_t num_parts = call.num_layers * call.num_states * call.num_heads;
+  share_if(call.num_layers * call.num_tokens * call.num_heads * call.key_dim * call.value_dim >
+               SERIAL_SIZE,
+           num_parts, [&](int64_t part) { chosen->scan(call, part); });
+}
 
 void run(Layer& layer) {
   const int64_t tokens = layer.num_tokens, hidden = layer.qkv.depth, gated = layer.down.depth;
@@ -460,6 +491,18 @@ PyObject* choose(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments
   return release(call, choose);
 }
 
+PyObject* scan(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  Scan call = {};
+  if (!take_all(arguments, num_arguments, call.states, call.layer_stride, call.slot_stride,
+                call.slots, call.origins, call.queries, call.keys, call.values, call.decays,
+                call.rates, call.recalled, call.added, call.num_layers, call.num_states,
+                call.num_tokens, call.num_heads, call.num_key_heads, call.key_dim, call.value_dim,
+                call.moves) ||
+      !check(call.num_key_heads > 0))
+    return nullptr;
+  return release(call, scan);
+}
+
 PyObject* look_up(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
   LookUp call = {};
   if (!take_all(arguments, num_arguments, call.texts, call.text_stride, call.predicted,
@@ -575,6 +618,7 @@ PyMethodDef METHODS[] = {
     method("rotate", rotate, "Rotates queries and keys, and writes keys and values."),
     method("multiply", multiply, "Multiplies rows by weights."),
     method("choose", choose, "Chooses tokens."),
+    method("scan", scan, "Moves matrices over tokens."),
     method("look_up", look_up, "Finds where texts go on."),
     method("layers", layers, "Computes decoder layers, one after the other."),
     {"use", use, METH_O, "Chooses an instruction set by name; returns whether the CPU has it."},

@@ -10,6 +10,8 @@ from optimist_common.lookup import LONGEST_MATCH, MATCH_AT_START, REACH
 from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns
 from optimist_worker.core.attention.paged_attention import AttentionBatch
 from optimist_worker.core.lookup import Found, Looking, Predictions
+from optimist_worker.core.recurrence.scan import DeltaTokens, Updates
+from optimist_worker.core.recurrence.walk import Walk
 from optimist_worker.cpu_kernels.build import load
 from optimist_worker.model import operations
 from optimist_worker.model.fused import LlamaLayer, compute_layers
@@ -144,6 +146,43 @@ def look_up(
     )
     indices, num_matched, is_predicted, num_left = columns
     return Found(indices, num_matched, is_predicted.bool(), num_left, following)
+
+
+def scan(
+    matrices: torch.Tensor, tokens: DeltaTokens, walk: Walk, *, moves: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Is `scan.scan`."""
+    inputs = DeltaTokens(*(each.contiguous() for each in tokens))
+    recalled, added = torch.empty_like(inputs.values), torch.empty_like(inputs.values)
+    addresses = [each.data_ptr() for each in (*inputs, recalled, added)]
+    _scan(matrices[None], inputs.keys.shape[1], addresses, walk, moves=moves)
+    return recalled, added
+
+
+def replay(matrices: torch.Tensor, updates: Updates, walk: Walk) -> None:
+    """Is `scan.replay`."""
+    inputs = Updates(*(each.contiguous() for each in updates))
+    addresses = [0, *(each.data_ptr() for each in inputs), 0, 0, 0]
+    _scan(matrices, inputs.keys.shape[2], addresses, walk, moves=True)
+
+
+def _scan(
+    matrices: torch.Tensor, num_key_heads: int, addresses: list[int], walk: Walk, *, moves: bool
+) -> None:
+    _kernels.scan(
+        matrices.data_ptr(),
+        *matrices.stride()[:2],
+        walk.slots.data_ptr(),
+        walk.origins.data_ptr(),
+        *addresses,
+        len(matrices),
+        len(walk.slots),
+        len(walk.tokens),
+        matrices.shape[2],
+        num_key_heads,
+        *matrices.shape[3:],
+        moves,
+    )
 
 
 def layers(

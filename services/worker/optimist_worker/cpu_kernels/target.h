@@ -240,6 +240,7 @@ INLINE void write(typename Format::Element* to, Floats numbers, int64_t num_left
 #include "attention.h"
 #include "choice.h"
 #include "product.h"
+#include "recurrence.h"
 
 // Norms a vector (RMSNorm).
 template <class From, class To>
@@ -325,4 +326,5 @@ constexpr Kernels KERNELS = {{attend<FromFloats>, attend<FromPairs>},
                              {multiply<FromFloats, float>, multiply<FromHalves, Pair>},
                              {multiply_integers<8>, multiply_integers<4>},
                              {choose<FromFloats>, choose<FromHalves>},
+                             scan,
                              HAS_PAIRS};

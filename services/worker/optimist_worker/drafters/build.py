@@ -34,6 +34,7 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
     if settings.drafter in ("none", "ngram"):
         return None
     if settings.drafter == "quantised":
+        _check_drafting(target, "--drafter")
         return quantise(target, 4 if settings.drafter_bits == 4 else 8)
     directory = find_weights(settings)
     if settings.drafter == "medusa":
@@ -44,12 +45,23 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
     if settings.drafter == "eagle":
         return load_eagle(directory, target)
     check_same_tokenizer(settings.model, directory)
-    return load_model(
+    model = load_model(
         directory,
         str(target.dtype).removeprefix("torch."),
         str(target.device),
         flag="--drafter-model",
     )
+    _check_drafting(model, "--drafter-model")
+    return model
+
+
+def _check_drafting(model: Model, flag: str) -> None:
+    """Raises SetupError if a model cannot draft: its own drafts must leave no trace in it."""
+    if model.states:
+        raise SetupError(
+            f"{flag}: {model.name} has recurrent layers, and drafts are taken back in the target "
+            "alone; choose a draft model without them, or --drafter ngram, medusa or eagle"
+        )
 
 
 def find_weights(settings: WorkerSettings) -> str:

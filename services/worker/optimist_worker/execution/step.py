@@ -26,6 +26,7 @@ from optimist_worker.core.batch.results import (
 from optimist_worker.core.batch.slot_table import FittedRows, fit_rows
 from optimist_worker.core.batch.window_table import WindowDrafts
 from optimist_worker.core.drafts import Drafts, Ragged, count_on_path, lay_out, no_drafts
+from optimist_worker.core.recurrence.rows import RecurrentPass
 from optimist_worker.drafters.drafter import (
     Drafter,
     DraftRows,
@@ -119,6 +120,7 @@ class Step:
         rule: AcceptanceRule,
     ) -> None:
         self._model, self._pool, self._table = model, state.pool, state.table
+        self._recurrent = state.recurrent
         self._windows, self._sampling = state.windows, state.sampling
         self._drafter, self._tap = drafter, tap
         self._judge_drafts = verify_coupled if rule is AcceptanceRule.COUPLED else verify_rejection
@@ -178,6 +180,14 @@ class Step:
             prepared.batch, prepared.tokens = build_verify_batch(
                 self._table, self._pool, rows, drafts, nodes, size
             )
+            if self._recurrent is not None:
+                prepared.batch.recurrent = RecurrentPass(
+                    self._recurrent,
+                    rows.slots,
+                    rows.num_known_tokens,
+                    drafts.num_tokens,
+                    drafts.parents,
+                )
             if wanted is not None:
                 wanted.extend(prepared.batch, prepared.tokens)
             if bounds.has_grammar:
@@ -230,6 +240,8 @@ class Step:
         if bounds.uses_windows:
             nodes = self._windows.follow(rows.slots, prepared.indices, verdict, number)
         compact(self._table, self._pool, rows, verdict)
+        if prepared.batch is not None and prepared.batch.recurrent is not None:
+            prepared.batch.recurrent.settle(verdict.path, verdict.num_accepted)
         if self._drafter is not None and prepared.tokens is not None:
             watch.mark()
             features = None if self._tap is None else self._tap.take()

@@ -23,6 +23,10 @@ from optimist_worker.core.attention.paged_attention import (
     paged_attention,
 )
 from optimist_worker.core.operation import by_plain_pytorch
+from optimist_worker.core.recurrence.layers import find_recurrent, replace_recurrent
+from optimist_worker.core.recurrence.rows import RecurrentPass
+from optimist_worker.core.recurrence.states import StatePool
+from optimist_worker.model.fit import quiet
 from optimist_worker.model.miniature import build_miniature, shrink
 from optimist_worker.model.probe import probe_layers
 from optimist_worker.model.source import ModelSource
@@ -58,16 +62,19 @@ def compare_kind(source: ModelSource) -> None:
         texts = _texts(small.text_config.vocab_size)
         outputs = _Outputs(module)
         module.set_attn_implementation("eager")
-        module(input_ids=texts, use_cache=False)
+        with quiet():
+            module(input_ids=texts, use_cache=False)
         wanted = outputs.take()
         module.set_attn_implementation(NAME)
+        named = _recurrent_passes(module)
         with by_plain_pytorch(WRITE, ATTEND):
-            for tokens, batch in zip(_PASSES, _batches(layers), strict=True):
+            for tokens, batch, more in zip(_PASSES, _batches(layers), named, strict=True):
                 module(
                     input_ids=texts[_indices(tokens)][None],
                     position_ids=batch.positions[None],
                     use_cache=False,
                     paged=batch,
+                    **more,
                 )
         found = outputs.take()
     for layer, *both in zip(outputs.layers, wanted, found, strict=True):
@@ -97,6 +104,21 @@ def _batches(layers: list[LayerSpec]) -> list[AttentionBatch]:
     second.ancestors = torch.zeros_like(second.positions)
     second.ancestors[drafts] = torch.tensor([0b001, 0b011, 0b100])
     return [first, second]
+
+
+def _recurrent_passes(module: Any) -> list[dict[str, RecurrentPass]]:
+    """Returns what both passes bring for recurrent layers, which compute by it from now on."""
+    specs = find_recurrent(module)
+    if not specs:
+        return [{}, {}]
+    replace_recurrent(module)
+    pool = StatePool(specs, 2, torch.float32, torch.device("cpu"))
+    slots, none = torch.arange(2), torch.zeros(2, dtype=torch.int64)
+    ends, others = torch.tensor([_FIRST_END, _OTHER_END]), torch.tensor([_KNOWN, _LENGTH])
+    parents = torch.tensor([[-1, 0, -1]]).expand(2, -1)
+    first = RecurrentPass(pool, slots, ends, none, None)
+    second = RecurrentPass(pool, slots, others - ends, torch.tensor([3, 0]), parents)
+    return [{"recurrent": first}, {"recurrent": second}]
 
 
 class _Outputs:

@@ -12,7 +12,17 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from optimist_common.errors import SetupError
+from optimist_worker.core.recurrence.layers import LAYER_TYPES
 from optimist_worker.model.source import ModelSource
+
+
+def check_divisible(source: ModelSource, flag: str) -> None:
+    """Raises SetupError if a model has layers that are not divided among processes."""
+    if recurrent := source.layer_types & LAYER_TYPES:
+        raise SetupError(
+            f"{flag}: {source.name} has recurrent layers ({', '.join(sorted(recurrent))}), which "
+            "one process computes; leave it at 1"
+        )
 
 
 def check_division(name: str, config: Any, number: int) -> None:

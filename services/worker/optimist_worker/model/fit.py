@@ -44,7 +44,7 @@ def check_fit(
     if quantization(source.config) is not None:
         return
     meta = torch.device("meta")
-    with source.built(), _quiet():
+    with source.built(), quiet():
         if has_weights:
             module, report = from_pretrained(
                 source, dtype, meta, packed, device_map={"": meta}, ignore_mismatched_sizes=True
@@ -188,8 +188,8 @@ def _more(keys: list[Any]) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers reports in a table what `_check_report` says, and draws a bar."""
+def quiet() -> Iterator[None]:
+    """Has transformers say nothing: what we report ourselves, or what is not how we compute."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.CRITICAL)

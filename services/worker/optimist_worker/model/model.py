@@ -1,6 +1,6 @@
 """A transformers decoder whose attention reads our blocks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,8 +10,16 @@ from optimist_common.model_files.directory import check_model
 from optimist_common.model_files.end_tokens import read_end_tokens
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec, paged_attention
 from optimist_worker.core.batch.flat_batch import FlatBatch
+from optimist_worker.core.recurrence.layers import find_recurrent, replace_recurrent
+from optimist_worker.core.recurrence.states import StateSpec
 from optimist_worker.model.comparison import compare_kind
-from optimist_worker.model.division import StageCut, StagePosition, check_division, plan_cut
+from optimist_worker.model.division import (
+    StageCut,
+    StagePosition,
+    check_divisible,
+    check_division,
+    plan_cut,
+)
 from optimist_worker.model.fit import check_fit
 from optimist_worker.model.loading import (
     choose_dtype,
@@ -33,7 +41,7 @@ class Model:
     name: str
     module: Any
     layers: list[LayerSpec]
-    """Of the whole model; layers of other stages keep nothing here."""
+    """Of the whole model; layers of other stages, and recurrent ones, keep nothing here."""
     vocab_size: int
     max_position_embeddings: int
     eos_token_ids: list[int]
@@ -41,6 +49,8 @@ class Model:
     device: torch.device
     cut: StageCut | None = None
     """Which part of a pipeline it is; None: the whole model."""
+    states: dict[int, StateSpec] = field(default_factory=dict)
+    """What recurrent layers keep, by their numbers."""
 
     @property
     def num_parameters(self) -> int:
@@ -50,12 +60,14 @@ class Model:
     @torch.inference_mode()
     def forward(self, batch: FlatBatch) -> torch.Tensor:
         """Runs one pass; returns the logits asked for, `[num_logits, vocab_size]`."""
+        named = {} if batch.recurrent is None else {"recurrent": batch.recurrent}
         output = self.module(
             input_ids=batch.input_ids[None],
             position_ids=batch.positions[None],
             logits_to_keep=batch.logits_indices,
             use_cache=False,
             paged=batch.attention,
+            **named,
         )
         logits: torch.Tensor = output.logits[0]
         return logits
@@ -95,7 +107,10 @@ def load_model(
     has_kernels = kernels and tensor_parallel_size == 1
     dtype = choose_dtype(source, dtype_name, device, has_kernels=has_kernels)
     text_config = source.text_config
+    if stage is not None:
+        check_divisible(source, "--pipeline-parallel-size")
     if tensor_parallel_size > 1:
+        check_divisible(source, "--tensor-parallel-size")
         check_division(name, text_config, tensor_parallel_size)
     AttentionInterface.register(NAME, paged_attention)
     check_fit(source, dtype, device, packed, has_weights=not dummy_weights)
@@ -110,11 +125,14 @@ def load_model(
     module.eval().requires_grad_(False)
     if cut is not None:
         cut.close_gaps(module)
+    layers = probe_layers(source, module, None if cut is None else cut.layers)
+    states = find_recurrent(module)
+    replace_recurrent(module)
     vocab_size = cut.vocab_size if cut else module.get_output_embeddings().weight.shape[0]
     return Model(
         name=f"{name} (dummy weights)" if dummy_weights else name,
         module=module,
-        layers=probe_layers(source, module, None if cut is None else cut.layers),
+        layers=layers,
         vocab_size=vocab_size,
         max_position_embeddings=known_positions(text_config),
         eos_token_ids=read_end_tokens(
@@ -123,6 +141,7 @@ def load_model(
         dtype=dtype,
         device=device,
         cut=cut,
+        states=states,
     )
 
 

@@ -8,6 +8,8 @@ from transformers import AttentionInterface
 from optimist_common.errors import SetupError
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec
+from optimist_worker.core.recurrence.layers import find_recurrent
+from optimist_worker.model.fit import quiet
 from optimist_worker.model.source import ModelSource
 
 _PROBE = "optimist_probe"
@@ -18,8 +20,8 @@ _NOTHING = LayerSpec(0, 0, 0)
 def probe_layers(source: ModelSource, module: Any, own: range | None = None) -> list[LayerSpec]:
     """Runs one token through the model and notes what each attention layer would keep.
 
-    A model with layers that do not come by the attention interface (linear attention, state
-    spaces) shows it here and not in wrong tokens. Layers that our keyword does not reach get it
+    A model with layers that do not come by the attention interface, and are no recurrent ones that
+    we compute, shows it here and not in wrong tokens. Layers that our keyword does not reach get it
     from the model. A stage has its `own` layers of the whole, and keeps nothing of others.
 
     Raises SetupError if it is such a model.
@@ -51,7 +53,7 @@ def probe_layers(source: ModelSource, module: Any, own: range | None = None) -> 
 
     AttentionInterface.register(_PROBE, note)
     try:
-        with explained(f"{source.kind} cannot run on KV blocks"):
+        with quiet(), explained(f"{source.kind} cannot run on KV blocks"):
             module.set_attn_implementation(_PROBE)
             module(**inputs, use_cache=False, paged=None)
             if unreached:
@@ -62,10 +64,12 @@ def probe_layers(source: ModelSource, module: Any, own: range | None = None) -> 
         if seen:
             raise
     module.set_attn_implementation(NAME)
-    if sorted(seen) != list(own) or unreached:
+    recurrent = find_recurrent(module)
+    if sorted([*seen, *recurrent]) != list(own) or unreached:
+        more = " or are recurrent ones that the worker has" if recurrent else ""
         raise SetupError(
-            f"{source.kind} cannot be served: it has {len(own)} layers, and {len(seen)} use the "
-            "attention interface of transformers"
+            f"{source.kind} cannot be served: it has {len(own)} layers, and "
+            f"{len(seen) + len(recurrent)} use the attention interface of transformers{more}"
         )
     return [seen.get(index, _NOTHING) for index in every]
 

@@ -14,9 +14,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from optimist_common.errors import SetupError
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.core.recurrence.layers import LAYER_TYPES
 from optimist_worker.model.packed import PackedError
 
-_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_LAYER_TYPES = {"full_attention", "sliding_attention"} | LAYER_TYPES
 _OTHER_ROPES = ("default", "axial", "ntk_alpha", "xdrope")
 """Rotary embeddings that classes of transformers compute themselves."""
 
@@ -34,6 +35,11 @@ class ModelSource:
     def text_config(self) -> Any:
         """The decoder's part of the config."""
         return self.config.get_text_config()
+
+    @property
+    def layer_types(self) -> set[str]:
+        """Kinds of layers, where the config names them."""
+        return set(getattr(self.text_config, "layer_types", None) or [])
 
     @property
     def where(self) -> str:
@@ -81,11 +87,10 @@ class ModelSource:
         """Raises SetupError if the worker cannot serve such a model."""
         config = self.text_config
         unsupported = None
-        layer_types = set(getattr(config, "layer_types", None) or [])
         if getattr(self.config, "is_encoder_decoder", False):
             unsupported = "it is an encoder-decoder"
-        elif layer_types - _LAYER_TYPES:
-            unsupported = f"it has {', '.join(sorted(layer_types - _LAYER_TYPES))} layers"
+        elif others := self.layer_types - _LAYER_TYPES:
+            unsupported = f"it has {', '.join(sorted(others))} layers"
         elif getattr(config, "num_kv_shared_layers", 0):
             unsupported = "its layers share keys and values"
         if unsupported is not None:

@@ -129,8 +129,11 @@ def measure_keys(
 ) -> tuple[int, int]:
     """Times passes of one row with many keys in memory, as blocks that nobody has computed.
 
-    `passes` is what passes take with few keys. Returns the last two of `MeasuredCosts`.
+    `passes` is what passes take with few keys. Returns the last two of `MeasuredCosts`: 0 where
+    blocks are not all that a row needs, as with recurrent layers.
     """
+    if runner.engine.state.recurrent is not None:
+        return 0, 0
     sizes = runner.engine.state.sizes
     room = min(sizes.num_blocks * sizes.block_size, sizes.max_model_len) - _KEY_DRAFTS - 2
     num_cached = min(_MOST_KEYS, room) // sizes.block_size

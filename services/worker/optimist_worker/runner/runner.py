@@ -226,7 +226,8 @@ class Runner:
             )
         sizes = engine.state.sizes
         error = find_fault(
-            admission, sizes.block_size, sizes.max_model_len, engine.model.vocab_size
+            *(admission, sizes.block_size, sizes.max_model_len, engine.model.vocab_size),
+            shares_blocks=engine.state.recurrent is None,
         )
         held = self._slots[slot] = hold(admission, error, sizes.block_size)
         if error is None:

@@ -179,7 +179,9 @@ def _build_engine(
     masks = (Masks if chooses else StageMasks)(settings.model, model)
     executor: Executor
     if group is None:
-        executor = LocalExecutor(step, masks, model.device, uses_graphs=settings.cuda_graphs)
+        # How recurrent layers go through a pass depends on the sizes of its rows.
+        uses_graphs = settings.cuda_graphs and state.recurrent is None
+        executor = LocalExecutor(step, masks, model.device, uses_graphs=uses_graphs)
     elif link is not None and model.cut is not None:
         kind = FirstStage if group.ranks.is_leader else Stage
         executor = kind(model, model.cut, step, masks, link)

@@ -13,6 +13,7 @@ from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import to_bytes
 from optimist_worker.core.plan import PlanError
+from optimist_worker.core.recurrence.states import state_bytes
 from optimist_worker.execution.executor import DeviceLostError
 from optimist_worker.runner.cost import MeasuredCosts
 from optimist_worker.runner.runner import Runner
@@ -68,6 +69,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             token_key_ps=costs.token_key_ps,
             num_pipeline_stages=engine.executor.num_stages,
             pads_passes=not engine.state.table.reads_sizes,
+            slot_state_bytes=state_bytes(engine.model.states, engine.model.dtype),
         )
 
     async def Execute(  # noqa: N802

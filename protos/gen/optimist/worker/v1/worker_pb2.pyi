@@ -57,6 +57,7 @@ class DescribeResponse(_message.Message):
     ROW_KEY_PS_FIELD_NUMBER: _builtins.int
     TOKEN_KEY_PS_FIELD_NUMBER: _builtins.int
     PADS_PASSES_FIELD_NUMBER: _builtins.int
+    SLOT_STATE_BYTES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the weights came from."""
     vocab_size: _builtins.int
@@ -97,6 +98,10 @@ class DescribeResponse(_message.Message):
     """Whether a pass takes the time of all drafts that were planned, also of those that are not made. Of others a
     plan may allow a lookup more drafts than it expects.
     """
+    slot_state_bytes: _builtins.int
+    """Memory of a slot's states of recurrent layers, in bytes; 0 if the model has none. If it has some, blocks do not
+    hold all that is left of their tokens, and the cached_blocks of admissions must be empty.
+    """
     def __init__(
         self,
         *,
@@ -118,10 +123,11 @@ class DescribeResponse(_message.Message):
         row_key_ps: _builtins.int = ...,
         token_key_ps: _builtins.int = ...,
         pads_passes: _builtins.bool = ...,
+        slot_state_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_pipeline_stages", b"num_pipeline_stages", "pads_passes", b"pads_passes", "row_key_ps", b"row_key_ps", "token_key_ps", b"token_key_ps", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_pipeline_stages", b"num_pipeline_stages", "pads_passes", b"pads_passes", "row_key_ps", b"row_key_ps", "slot_state_bytes", b"slot_state_bytes", "token_key_ps", b"token_key_ps", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

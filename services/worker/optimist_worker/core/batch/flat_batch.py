@@ -8,6 +8,7 @@ import torch
 from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.drafts import Drafts, Ragged, ancestor_bits, lay_out
+from optimist_worker.core.recurrence.rows import RecurrentPass
 
 MOST_TREE_NODES = 64
 """Nodes of a tree: the attention mask has a bit for each."""
@@ -24,6 +25,8 @@ class FlatBatch:
     logits_indices: torch.Tensor
     """Tokens whose logits are needed, int64 `[num_logits]`."""
     attention: AttentionBatch
+    recurrent: RecurrentPass | None = None
+    """None if the model has no recurrent layers."""
 
 
 @dataclass(frozen=True, slots=True)

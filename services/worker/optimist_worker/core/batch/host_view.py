@@ -15,16 +15,24 @@ from optimist_worker.core.plan import Admission, PlannedRow
 
 
 def find_fault(
-    admission: Admission, block_size: int, max_model_len: int, vocab_size: int
+    admission: Admission,
+    block_size: int,
+    max_model_len: int,
+    vocab_size: int,
+    *,
+    shares_blocks: bool = True,
 ) -> str | None:
     """Returns what is wrong with a request, naming the field, or None.
 
+    Blocks cannot be shared if they do not hold all that is left of their tokens.
     A faulty request gets a slot as well: its error is reported when its first row comes.
     """
     num_tokens = len(admission.token_ids)
     num_cached = len(admission.cached_blocks) * block_size
     if (fault := _find_length_fault(admission, max_model_len)) is not None:
         return fault
+    if num_cached and not shares_blocks:
+        return "cached_blocks: must be empty, since states of recurrent layers are not in blocks"
     if num_cached >= num_tokens:
         return (
             f"cached_blocks: {num_cached} tokens are cached, but at most {num_tokens - 1} "

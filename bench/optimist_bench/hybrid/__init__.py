@@ -1,0 +1,1 @@
+"""`optimist bench hybrid`: what it costs to take drafts back in recurrent layers."""
