@@ -25,8 +25,8 @@ _MOST_BETWEEN = 1024
 """Tokens that may come between values: where more may, the text is free."""
 _MOST_ALTERNATIVES = 64
 """Tokens that begin the members of a closed set."""
-_MOST_PIECES = 512
-"""Pieces of text whose tokens are kept."""
+_MOST_PIECES = 2**14
+"""Pieces of text whose tokens are kept, of all outputs."""
 _LEAST_LIKELY = 0.05
 """Chance below which nothing more is written ahead."""
 _SURE = 0.9
@@ -82,6 +82,11 @@ class _Between(NamedTuple):
     """See `JsonText.digit_place`."""
 
 
+@lru_cache(_MOST_PIECES)
+def _tokenize(tokenizer: LLTokenizer, piece: bytes) -> Sequence[int]:
+    return tuple(tokenizer.tokenize_bytes(piece))
+
+
 class FormDrafter:
     """Drafts for one output."""
 
@@ -94,7 +99,6 @@ class FormDrafter:
         prompt, token ids.
         """
         self._tokenizer, self._end_only = tokenizer, end_only
-        self._tokenize = lru_cache(_MOST_PIECES)(tokenizer.tokenize_bytes)
         self.style = style = style.copy()
         self._copies = Copies(tokenizer.decode_bytes(list(prompt)), style)
         self._text = JsonText(style, self._copies)
@@ -164,14 +168,13 @@ class FormDrafter:
             if tree.drafts:
                 # Where its source goes on with what may not come, the value probably ends.
                 chance = max(chance, _CUT_CHANCE) if path else chance * _BESIDE
-            is_left = chance > tree.least_chance or (not path and self._copies.places)
-            between = self._end_value(tree, path, text) if is_left else None
+            between = self._end_value(tree, path, text) if chance > tree.least_chance else None
         if between is not None:
             new = self._add(tree, path, b"", between, chance)
             if new and not path and not self._text.is_in_value:
                 self._guessed = new[0]
-        if not path and between is not None and self._text.is_in_value:
-            self._copy(tree, between)
+        if not path and self._text.is_in_value:
+            self._copy(tree)
 
     def _end_value(self, tree: "_Tree", path: list[int], text: JsonText) -> _Between:
         """Returns what comes if the value ends after a path of drafts."""
@@ -184,7 +187,7 @@ class FormDrafter:
             self._after_value = after if self._between.parts[0][0] else None
         return self._between
 
-    def _copy(self, tree: "_Tree", between: _Between) -> None:
+    def _copy(self, tree: "_Tree") -> None:
         """Adds what a value may copy from the prompt, and what comes where it may end there."""
         for rank, place in enumerate(self._copies.places[:_MOST_PLACES]):
             pieces = self._copies.go_on(place, _NEXT_PLACE**rank)
@@ -194,7 +197,9 @@ class FormDrafter:
                 zip(texts, pieces, strict=True), key=lambda one: one[1].end_chance, reverse=True
             )
             for text, piece in ends[:_MOST_ENDS]:
-                self._add(tree, [], text, between, piece.end_chance)
+                if piece.end_chance > tree.least_chance:
+                    between = self._end_value(tree, [], self._text.copy())
+                    self._add(tree, [], text, between, piece.end_chance)
 
     def _add(
         self,
@@ -263,6 +268,9 @@ class FormDrafter:
         new, _ = self._choose(tree, parts, len(before), is_last=False)
         if new[: len(before)] == before:
             tree.add([], new)
+
+    def _tokenize(self, piece: bytes) -> list[int]:
+        return list(_tokenize(self._tokenizer, piece))
 
     def _is_worth(self, tree: "_Tree", chance: float) -> bool:
         return chance * self._rate > (1 - chance) * tree.least_chance
