@@ -91,11 +91,16 @@ class Body(BaseModel):
         return {name: value for name, value in values.items() if value is not None}
 
     def take_unknown(self) -> list[Path]:
-        """Removes fields that are not known, also in all objects below; returns where they were."""
+        """Removes fields that are not known, also in all objects below.
+
+        Returns where they were, and where something is that is left out, with its type.
+        """
         unknown: list[Path] = []
         waiting: list[tuple[Path, Any]] = [((), self)]
         while waiting:
             path, value = waiting.pop()
+            if isinstance(value, LeftOut):
+                unknown.append((*path, f"type={value.type}"))
             below: Iterable[tuple[str | int, Any]] = enumerate(value)
             if isinstance(value, Body):
                 below = value.__dict__.items()
@@ -108,6 +113,19 @@ class Body(BaseModel):
                 if isinstance(first, Body):
                     waiting.append(((*path, key), one))
         return unknown
+
+
+def type_of(value: Any) -> object:
+    """Returns the `type` of what is or becomes a body, None without any."""
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+
+
+class LeftOut(Body):
+    """What is not served, such as a tool that does not run here: it is left out, and named."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: str
 
 
 _THOUGHTS = ("reasoning", "reasoning_text", "redacted_thinking", "summary_text", "thinking")

@@ -18,11 +18,9 @@ from optimist_gateway.api.openai.bodies.structure import (
     MAX_TOOLS,
     ChatTool,
     Json,
-    OtherTool,
     Schema,
     ToolBody,
 )
-from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Conversation, Message, ToolCall
 
 MAX_MESSAGES = 4096
@@ -175,17 +173,6 @@ class ConversationFields(TemplateFields):
     """Extension: whether the prompt goes up to where an answer begins; null is true."""
     continue_final_message: bool | None = None
     """Extension: whether the answer continues the last message, which is the assistant's."""
-
-    def take_unknown(self) -> list[Path]:
-        """See `Body.take_unknown`; tools that are left out are named, too."""
-        return [
-            *super().take_unknown(),
-            *(
-                ("tools", index, f"type={tool.type}")
-                for index, tool in enumerate(self.tools or ())
-                if isinstance(tool, OtherTool)
-            ),
-        ]
 
     def continues(self, last: MessageBody) -> bool:
         """Returns whether the answer continues the last message.

@@ -8,7 +8,6 @@ from pydantic import (
     AliasChoices,
     AliasPath,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     StringConstraints,
@@ -17,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from optimist_gateway.api.openai.bodies.base import Body
+from optimist_gateway.api.openai.bodies.base import Body, LeftOut, type_of
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.json_text import HEAVY, is_heavier, parse_json
 from optimist_gateway.core.request import (
@@ -100,16 +99,8 @@ class ChatTool(Body):
     function: FunctionBody
 
 
-class OtherTool(Body):
-    """A tool that does not run here; it is left out."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    type: str
-
-
-class OtherChatTool(OtherTool):
-    """One that is no function."""
+class OtherChatTool(LeftOut):
+    """A tool that is no function."""
 
     type: Annotated[str, Field(json_schema_extra={"not": {"enum": ["function"]}})]
 
@@ -117,16 +108,9 @@ class OtherChatTool(OtherTool):
 _FUNCTION = (None, "function")
 
 
-def tool_type(tool: Any) -> object:
-    """Returns the `type` of a tool that is or becomes a body, None without any."""
-    return tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
-
-
 ToolBody = Annotated[
     Annotated[ChatTool, Tag("a function")] | Annotated[OtherChatTool, Tag("another")],
-    Discriminator(
-        lambda tool: "a function" if tool_type(tool) in (None, "function") else "another"
-    ),
+    Discriminator(lambda tool: "a function" if type_of(tool) in (None, "function") else "another"),
 ]
 """No field has the name of a tag."""
 
@@ -260,8 +244,8 @@ class JsonSchemaFormat(Body):
     def _nested(cls, value: Any) -> Any:
         # llama.cpp and others have it one level higher.
         if isinstance(value, dict) and "schema" in value and "json_schema" not in value:
-            value = {"type": value.get("type"), "json_schema": {**value, "type": None}}
-            del value["json_schema"]["type"]
+            schema = {name: one for name, one in value.items() if name != "type"}
+            value = {"type": value["type"], "json_schema": schema}
         return value
 
 

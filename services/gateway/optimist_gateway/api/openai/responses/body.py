@@ -19,7 +19,7 @@ from optimist_gateway.api.openai.bodies.structure import (
     ToolChoiceBody,
     format_content,
 )
-from optimist_gateway.api.openai.responses.items import Input, OtherItem, messages_of
+from optimist_gateway.api.openai.responses.items import Input, messages_of
 from optimist_gateway.api.openai.responses.tools import Tool, ToolBody, tools_of
 from optimist_gateway.core.error import Path, field_name
 from optimist_gateway.core.request import Conversation, Message, Request
@@ -94,17 +94,7 @@ class ResponsesBody(AnswerBody, TemplateFields):
     @cached_property
     def called(self) -> list[Tool]:
         """The tools that the model may call."""
-        return tools_of(self.tools or ())[0]
-
-    def take_unknown(self) -> list[Path]:
-        """See `Body.take_unknown`; items and tools that are left out are named, too."""
-        items = self.input if isinstance(self.input, list) else []
-        left_out: list[Path] = [
-            ("input", index, f"type={item.type}")
-            for index, item in enumerate(items)
-            if isinstance(item, OtherItem)
-        ]
-        return [*super().take_unknown(), *left_out, *tools_of(self.tools or ())[1]]
+        return tools_of(self.tools or ())
 
     def field_names(self) -> dict[Path, str]:
         """See `AnswerBody.field_names`."""

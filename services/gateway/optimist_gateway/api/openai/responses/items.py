@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
-from optimist_gateway.api.openai.bodies.base import Body, Content, content_text
+from optimist_gateway.api.openai.bodies.base import Body, Content, LeftOut, content_text, type_of
 from optimist_gateway.api.openai.bodies.conversation import Arguments, MessageBody
 from optimist_gateway.api.openai.responses.tools import INPUT, shown_name
 from optimist_gateway.core.request import Message, ToolCall
@@ -87,10 +87,8 @@ class ReasoningItem(_Item):
         return Message("assistant", "", reasoning=text) if text else None
 
 
-class OtherItem(_Item):
+class OtherItem(_Item, LeftOut):
     """A reference to what is not stored here, or an item of a tool that does not run here."""
-
-    model_config = ConfigDict(extra="ignore")
 
     type: Annotated[str, Field(json_schema_extra={"not": {"enum": [*_TAGS]}})]
 
@@ -99,7 +97,7 @@ class OtherItem(_Item):
 
 
 def _kind(item: Any) -> str:
-    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
+    kind = type_of(item)
     # Messages need not have a type.
     kind = "message" if kind is None else kind
     return _TAGS.get(kind, "another") if isinstance(kind, str) else "another"

@@ -6,14 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from optimist_gateway.api.openai.bodies.base import Body
+from optimist_gateway.api.openai.bodies.base import Body, LeftOut, type_of
 from optimist_gateway.api.openai.bodies.structure import (
     MAX_TOOLS,
     FunctionBody,
     FunctionName,
-    OtherTool,
     Schema,
-    tool_type,
 )
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Function
@@ -56,21 +54,21 @@ class CustomTool(Body):
         return Function(self.name, _TEXT, is_strict=True, index=index, description=description)
 
 
-class OtherResponsesTool(OtherTool):
-    """One of a kind that is not known."""
+class OtherTool(LeftOut):
+    """A tool of a kind that does not run here."""
 
     type: Annotated[str, Field(json_schema_extra={"not": {"enum": [*_TAGS]}})]
 
 
 def _kind(tool: Any) -> str:
-    kind = tool_type(tool)
+    kind = type_of(tool)
     return _TAGS.get(kind, "another") if isinstance(kind, str) else "another"
 
 
 _Tool = (
     Annotated[FunctionTool, Tag("a function")]
     | Annotated[CustomTool, Tag("a text")]
-    | Annotated[OtherResponsesTool, Tag("another")]
+    | Annotated[OtherTool, Tag("another")]
 )
 
 
@@ -105,18 +103,15 @@ def shown_name(name: str, namespace: str | None) -> str:
     return f"{namespace}__{name}" if namespace else name
 
 
-def tools_of(bodies: Sequence[ToolBody]) -> tuple[list[Tool], list[Path]]:
-    """Returns the tools of a request, and where it has those that do not run here."""
+def tools_of(bodies: Sequence[ToolBody]) -> list[Tool]:
+    """Returns the tools of a request that the model may use."""
     tools: list[Tool] = []
-    left_out: list[Path] = []
     for path, namespace, body in _flat(bodies):
-        if isinstance(body, OtherTool):
-            left_out.append((*path, f"type={body.type}"))
-        else:
+        if not isinstance(body, OtherTool):
             function = body.function_at(len(tools))
             shown = replace(function, name=shown_name(body.name, namespace))
             tools.append(Tool(path, namespace, body, shown))
-    return tools, left_out
+    return tools
 
 
 def _flat(bodies: Sequence[ToolBody]) -> Iterator[tuple[Path, str | None, _Tool]]:

@@ -16,8 +16,8 @@ from optimist_gateway.api.openai.answer_parts import (
     token_logprobs,
 )
 from optimist_gateway.api.openai.answering import STREAMED, Answering, event
-from optimist_gateway.api.openai.bodies.base import Body
-from optimist_gateway.api.openai.bodies.structure import OtherTool, TextFormat
+from optimist_gateway.api.openai.bodies.base import Body, LeftOut
+from optimist_gateway.api.openai.bodies.structure import TextFormat
 from optimist_gateway.api.openai.body_route import body_route
 from optimist_gateway.api.openai.errors import error_body
 from optimist_gateway.api.openai.responses.body import (
@@ -188,7 +188,7 @@ def _settings(body: ResponsesBody) -> dict[str, Any]:
             "verbosity": text.verbosity or "medium",
         },
         "tool_choice": _echo(body.tool_choice) or "auto",
-        "tools": [_echo(tool) for tool in body.tools or () if not isinstance(tool, OtherTool)],
+        "tools": [_echo(tool) for tool in body.tools or () if not isinstance(tool, LeftOut)],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",
