@@ -19,7 +19,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_worker.core.copies import Copies
 from optimist_worker.core.form import Style
 from optimist_worker.core.plan import StepResult, WindowUpdate
-from optimist_worker.model.form_drafter import GrammarRow
+from optimist_worker.model.draft_tree import GrammarRow
 from optimist_worker.model.matcher import Matcher, compile_grammar
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from optimist_common.sampling import MAX_GRAMMAR_BYTES, SamplingParams
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.model import grammar as grammar_module
-from optimist_worker.model.form_drafter import GrammarRow
+from optimist_worker.model.draft_tree import GrammarRow
 from optimist_worker.model.grammar import (
     GrammarStep,
     Masks,

@@ -22,8 +22,9 @@ _LEAST_LIKELY = 0.03
 """Chance below which nothing more is written ahead."""
 
 _PART_OF_WORD = rb"[\w\x80-\xff]"
-_STARTS = re.compile(rb"(?<![\w\x80-\xff])" + _PART_OF_WORD)
-_WORD = re.compile(rb"[ \t]*(?:[\w\x80-\xff]+|[^\w\s\x80-\xff])")
+_NOT_WITHIN = rb"(?<!" + _PART_OF_WORD + rb")"
+_STARTS = re.compile(_NOT_WITHIN + _PART_OF_WORD)
+_WORD = re.compile(rb"[ \t]*(?:" + _PART_OF_WORD + rb"+|[^\w\s\x80-\xff])")
 _GOES_ON = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99)
 """Chance of the next byte of a copy by the bit length of its size so far, before it is learned."""
 _ENDS = {b"word": 0.02, b"space": 0.15, b"mark": 0.5, b"line": 0.7}
@@ -49,6 +50,8 @@ class Copies:
         self._prompt, self._style = prompt[-_MOST_PROMPT:], style
         self._last = 0
         """Where the copy before ends in the prompt."""
+        self._starts = self._find_starts()
+        """Where words begin after that."""
         self._size = 0
         """Bytes of the value so far."""
         self.places: list[int] = []
@@ -64,8 +67,8 @@ class Copies:
             places = self._find(byte)
         else:
             if self.places:
-                self._learn(self.places[0], has_ended=False)
-                self._goes_on().learn(was_right=self._has(self.places[0], byte))
+                self._ends(self.places[0]).learn(was_right=False)
+                self._goes_on(self._size).learn(was_right=self._has(self.places[0], byte))
             places = (place for place in self.places if self._has(place, byte))
         self.places = [place + 1 for place in places]
         self._size += 1
@@ -74,17 +77,18 @@ class Copies:
         """The value ends."""
         begin = -1
         if self.places:
-            self._learn(self.places[0], has_ended=True)
+            self._ends(self.places[0]).learn(was_right=True)
             begin = self.places[0] - self._size
-        for rank, start in enumerate(self._find_starts()):
+        for rank, start in enumerate(self._starts):
             self._begins(rank).learn(was_right=start == begin)
         if self.places:
             self._last = self.places[0]
+            self._starts = self._find_starts()
         self.places = []
 
     def starts(self) -> Iterator[tuple[int, float]]:
         """Iterates over where the next value may begin in the prompt, each with its chance."""
-        for rank, start in enumerate(self._find_starts()):
+        for rank, start in enumerate(self._starts):
             yield start, self._begins(rank).value
 
     def go_on(self, place: int, chance: float, *, begins: bool = False) -> list[Piece]:
@@ -115,23 +119,20 @@ class Copies:
         """Iterates over the places of a byte, not within words, from the last copy on."""
         one = re.escape(bytes([byte]))
         is_part = re.match(_PART_OF_WORD, bytes([byte])) is not None
-        pattern = re.compile(rb"(?<![\w\x80-\xff])" + one if is_part else one)
+        pattern = re.compile(_NOT_WITHIN + one if is_part else one)
         after = (match.start() for match in pattern.finditer(self._prompt, self._last))
         before = (match.start() for match in pattern.finditer(self._prompt, 0, self._last))
         return islice((place for places in (after, before) for place in places), _MOST_PLACES)
 
-    def _find_starts(self) -> Iterator[int]:
+    def _find_starts(self) -> list[int]:
         found = _STARTS.finditer(self._prompt, self._last)
-        return (match.start() for match in islice(found, _MOST_STARTS))
+        return [match.start() for match in islice(found, _MOST_STARTS)]
 
     def _has(self, place: int, byte: int) -> bool:
         return place < len(self._prompt) and self._prompt[place] == byte
 
-    def _learn(self, place: int, *, has_ended: bool) -> None:
-        self._ends(place).learn(was_right=has_ended)
-
-    def _goes_on(self, size: int | None = None) -> Chance:
-        bits = min((self._size if size is None else size).bit_length(), len(_GOES_ON)) - 1
+    def _goes_on(self, size: int) -> Chance:
+        bits = min(size.bit_length(), len(_GOES_ON)) - 1
         return self._style.chance(b"goes on", bits, _GOES_ON[bits])
 
     def _begins(self, rank: int) -> Chance:

@@ -5,17 +5,17 @@ closed set; values that are copied from the prompt. All in bytes, then split by 
 between values tokens join their neighbours.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer
 
 from optimist_worker.core.copies import Copies, Piece
 from optimist_worker.core.form import FORCED_CHANCE, KNOWN_CHANCE, Chance, JsonText, Style
+from optimist_worker.model.draft_tree import Bits, DraftTree, FormDraft, has_bit
 
 _CUT_CHANCE = 0.6
 """That a value ends where a draft of it may not go on as its source does."""
@@ -39,34 +39,6 @@ _DIGIT_CHANCE = 0.06
 """That a certain digit comes where one may, before it is learned."""
 _MOST_PLACES = _MOST_ENDS = 3
 """Places of a value that are drafted from, and ends of it at each."""
-
-Bits = npt.NDArray[np.uint8]
-"""Bit i of byte b for token 8 * b + i, `[..., num_bytes]`."""
-
-
-class GrammarRow(NamedTuple):
-    """The drafts of one slot in a pass."""
-
-    slot: int
-    token_ids: Sequence[int]
-    parents: Sequence[int] | None = None
-    """Index of each draft's parent, -1: the last known token; None: a chain."""
-
-    def nodes(self) -> Iterator[tuple[int, int]]:
-        """Iterates over the tokens and parents of all drafts."""
-        size = len(self.token_ids)
-        parents = range(-1, size - 1) if self.parents is None else self.parents
-        return zip(self.token_ids, parents, strict=True)
-
-
-class FormDraft(NamedTuple):
-    """A draft of a row whose output follows a grammar."""
-
-    token_id: int
-    parent: int
-    """Index of its parent, -1: the last known token."""
-    base: int
-    """Which of the row's own drafts it is, -1 for none of them."""
 
 
 class _Between(NamedTuple):
@@ -141,7 +113,7 @@ class FormDrafter:
         branch; then what a value may copy. Each token takes the time in which passes bring
         `least_chance` tokens. The matcher stands at the end of the output, and stays there.
         """
-        tree = _Tree(matcher, _allow(matcher, own), limit, least_chance)
+        tree = DraftTree(matcher, own, limit, least_chance)
         is_chain = all(parent == node - 1 for _, parent, node in own)
         if is_chain and 0 < len(tree.drafts) < len(own):
             self._go_on(tree, [draft.token_id for draft in tree.drafts])
@@ -152,7 +124,7 @@ class FormDrafter:
             self._add_digits(tree, self._text.digit_place, [], 1.0)
         return tree.drafts
 
-    def _go_on(self, tree: "_Tree", path: list[int]) -> None:
+    def _go_on(self, tree: DraftTree, path: list[int]) -> None:
         """Adds what probably comes after a path of drafts, if it is worth its time."""
         if any(map(self._is_end, path)):
             return
@@ -176,7 +148,7 @@ class FormDrafter:
         if not path and self._text.is_in_value:
             self._copy(tree)
 
-    def _end_value(self, tree: "_Tree", path: list[int], text: JsonText) -> _Between:
+    def _end_value(self, tree: DraftTree, path: list[int], text: JsonText) -> _Between:
         """Returns what comes if the value ends after a path of drafts."""
         ending = text.end_value()
         after = None if path else (text.num_closed, ending)
@@ -187,8 +159,9 @@ class FormDrafter:
             self._after_value = after if self._between.parts[0][0] else None
         return self._between
 
-    def _copy(self, tree: "_Tree") -> None:
+    def _copy(self, tree: DraftTree) -> None:
         """Adds what a value may copy from the prompt, and what comes where it may end there."""
+        between = None
         for rank, place in enumerate(self._copies.places[:_MOST_PLACES]):
             pieces = self._copies.go_on(place, _NEXT_PLACE**rank)
             self._add_words(tree, b"", [], pieces)
@@ -198,12 +171,12 @@ class FormDrafter:
             )
             for text, piece in ends[:_MOST_ENDS]:
                 if piece.end_chance > tree.least_chance:
-                    between = self._end_value(tree, [], self._text.copy())
+                    between = between or self._end_value(tree, [], self._text.copy())
                     self._add(tree, [], text, between, piece.end_chance)
 
     def _add(
         self,
-        tree: "_Tree",
+        tree: DraftTree,
         path: list[int],
         text: bytes,
         between: _Between,
@@ -225,7 +198,7 @@ class FormDrafter:
 
     def _begin(
         self,
-        tree: "_Tree",
+        tree: DraftTree,
         written: bytes,
         before: list[int],
         chance: float,
@@ -238,13 +211,13 @@ class FormDrafter:
 
     def _add_digits(
         self,
-        tree: "_Tree",
+        tree: DraftTree,
         place: bytes | None,
         before: list[int],
         chance: float,
     ) -> None:
         """Adds the digits that are likely enough to come next, where one may."""
-        if place is None or tree.has_others:
+        if place is None or tree.has_own:
             return
         for token_id, digit in self._digits:
             if self._is_worth(tree, chance * self._digit(place, digit).value):
@@ -255,7 +228,7 @@ class FormDrafter:
 
     def _add_words(
         self,
-        tree: "_Tree",
+        tree: DraftTree,
         written: bytes,
         before: list[int],
         pieces: Sequence[Piece],
@@ -272,7 +245,7 @@ class FormDrafter:
     def _tokenize(self, piece: bytes) -> list[int]:
         return list(_tokenize(self._tokenizer, piece))
 
-    def _is_worth(self, tree: "_Tree", chance: float) -> bool:
+    def _is_worth(self, tree: DraftTree, chance: float) -> bool:
         return chance * self._rate > (1 - chance) * tree.least_chance
 
     @property
@@ -281,7 +254,7 @@ class FormDrafter:
 
     def _choose(
         self,
-        tree: "_Tree",
+        tree: DraftTree,
         parts: Sequence[tuple[bytes, float]],
         before: int,
         *,
@@ -374,61 +347,6 @@ class FormDrafter:
 
     def _is_end(self, token_id: int) -> bool:
         return has_bit(self._end_only, token_id)
-
-
-class _Tree:
-    """The drafts of a row, of which no two are the same; see `FormDrafter.draft`."""
-
-    def __init__(
-        self, matcher: LLMatcher, drafts: list[FormDraft], limit: int, least_chance: float
-    ) -> None:
-        self.matcher, self.drafts = matcher, drafts
-        self.least_chance, self._limit = least_chance, limit
-        self.has_others = bool(drafts)
-        self._found = {(one.parent, one.token_id): index for index, one in enumerate(drafts)}
-
-    def add(self, path: Sequence[int], new: Sequence[int]) -> int:
-        """Adds tokens after a path as far as the grammar allows and there is room.
-
-        Returns how many it allows.
-        """
-        if not new:
-            return 0
-        token_ids = [*path, *new]
-        number = self.matcher.validate_tokens(token_ids)
-        node = -1
-        for token_id in token_ids[:number]:
-            key = node, token_id
-            if key not in self._found:
-                if len(self.drafts) >= self._limit:
-                    break
-                self._found[key] = len(self.drafts)
-                self.drafts.append(FormDraft(token_id, node, -1))
-            node = self._found[key]
-        return number - len(path)
-
-
-def _allow(matcher: LLMatcher, own: Sequence[FormDraft]) -> list[FormDraft]:
-    """Returns the drafts that the grammar allows."""
-    indices, is_allowed = {-1: -1}, set[int]()
-    for leaf in {*range(len(own))} - {parent for _, parent, _ in own}:
-        path = [leaf]
-        while (parent := own[path[-1]].parent) >= 0:
-            path.append(parent)
-        path.reverse()
-        is_allowed.update(path[: matcher.validate_tokens([own[i].token_id for i in path])])
-    drafts: list[FormDraft] = []
-    for token_id, parent, node in own:
-        if node in is_allowed:
-            indices[node] = len(drafts)
-            drafts.append(FormDraft(token_id, indices[parent], node))
-    return drafts
-
-
-def has_bit(mask: Bits, token_id: int) -> bool:
-    """Returns whether a mask allows a token."""
-    in_vocabulary = 0 <= token_id < 8 * len(mask)
-    return in_vocabulary and bool(mask[token_id // 8] >> token_id % 8 & 1)
 
 
 def _count(mask: Bits) -> int:
