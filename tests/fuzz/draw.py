@@ -67,9 +67,9 @@ def load_material(directory: Path, seed: int) -> Material:
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     text = " ".join(_PROSE) + ' return self, total = {"name": "text"}'
     ends: set[int] = set()
-    config = json.loads((directory / "config.json").read_text())
-    for name in ("config.json", "generation_config.json"):
-        found = json.loads((directory / name).read_text())["eos_token_id"]
+    names = "config.json", "generation_config.json"
+    config, generation = (json.loads((directory / name).read_text()) for name in names)
+    for found in (config["eos_token_id"], generation["eos_token_id"]):
         ends |= set(found) if isinstance(found, list) else {found}
     return Material(
         model=directory.name,

@@ -58,7 +58,8 @@ class EnginesSettings(ServiceSettings):
         ["1", "8"], description="numbers of requests at a time, with commas"
     )
     workloads: Annotated[CommaSeparated, names(WORKLOADS, required=True)] = Field(
-        list(WORKLOADS[:-1]), description="workloads to measure, with commas"
+        [each for each in WORKLOADS if each != "forms"],
+        description="workloads to measure, with commas",
     )
     prompts: int = Field(
         4,

@@ -236,7 +236,9 @@ def test_text_in_bfloat16_is_the_same_with_drafts(checkpoint: Callable[[str], Pa
         assert generate(runner, PROMPT, 40, predict=predict, width=width, chunk=4) == truth
 
 
-@pytest.mark.parametrize(("family", "dtype"), [("llama", "bfloat16"), ("gemma2", "float32")])
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("llama", "bfloat16"), ("gemma2", "float32"), ("qwen3_5", "float32")]
+)
 def test_no_kernel_is_replaced(
     family: str, dtype: str, checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,6 +23,12 @@ Kernels = dict[str, Callable[..., Any]]
 
 
 @pytest.fixture
+def hybrid_path(checkpoint: Callable[[str], Path]) -> Path:
+    """A model that needs all kernels."""
+    return checkpoint("qwen3_5")
+
+
+@pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     """What stands in for the kernels on a device that has them; plain PyTorch at first."""
     found: Kernels = {operation.name: operation.plain for operation in OPERATIONS}
@@ -46,8 +52,9 @@ class Broken:
             raise ValueError("no such instruction")
         results = self.plain(*arguments, **named)
         if results is None:
-            # What it wrote to the pool.
-            arguments[2].mul_(1.1)
+            # What it wrote to the pool, or the states that it moved.
+            pool = arguments[2] if isinstance(arguments[2], torch.Tensor) else arguments[0]
+            pool.mul_(1.1)
         for result in results if isinstance(results, tuple) else (results,):
             if isinstance(result, torch.Tensor):
                 result[-1:] = float("nan") if self.way == "not finite" else result[-1:] * 1.1
@@ -56,10 +63,10 @@ class Broken:
 
 @pytest.mark.parametrize("way", ["wrong", "not finite"])
 def test_broken_kernels_are_replaced(
-    way: str, kernels: Kernels, llama_path: Path, caplog: pytest.LogCaptureFixture
+    way: str, kernels: Kernels, hybrid_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One after the other, each beside sound ones."""
-    model = load_model(str(llama_path), "float32", "cpu")
+    model = load_model(str(hybrid_path), "float32", "cpu")
     for operation in OPERATIONS:
         broken = kernels[operation.name] = Broken(operation.plain, way)
         with caplog.at_level(logging.WARNING):
@@ -72,13 +79,13 @@ def test_broken_kernels_are_replaced(
 
 @pytest.mark.parametrize("has_kernels", [True, False])
 def test_a_worker_serves_without_kernels(
-    kernels: Kernels, llama_path: Path, *, has_kernels: bool
+    kernels: Kernels, hybrid_path: Path, *, has_kernels: bool
 ) -> None:
-    expected = generate(build_runner(llama_path, "float32"), PROMPT, 12)
+    expected = generate(build_runner(hybrid_path, "float32"), PROMPT, 12)
     broken = [Broken(kernels[name], "raises") for name in kernels]
     kernels.update(zip(list(kernels), broken, strict=True))
     settings = WorkerSettings(
-        model=str(llama_path), dtype="float32", num_kv_blocks=96, kernels=has_kernels
+        model=str(hybrid_path), dtype="float32", num_kv_blocks=96, kernels=has_kernels
     )
     REPLACED_KERNELS.clear()
     runner = process.build_runner(settings)

@@ -25,6 +25,7 @@ from optimist_worker.core.attention.paged_attention import (
 from optimist_worker.core.operation import by_plain_pytorch
 from optimist_worker.core.recurrence.layers import find_recurrent, replace_recurrent
 from optimist_worker.core.recurrence.rows import RecurrentPass
+from optimist_worker.core.recurrence.scan import SCAN
 from optimist_worker.core.recurrence.states import StatePool
 from optimist_worker.model.fit import quiet
 from optimist_worker.model.miniature import build_miniature, shrink
@@ -67,7 +68,7 @@ def compare_kind(source: ModelSource) -> None:
         wanted = outputs.take()
         module.set_attn_implementation(NAME)
         named = _recurrent_passes(module)
-        with by_plain_pytorch(WRITE, ATTEND):
+        with by_plain_pytorch(WRITE, ATTEND, SCAN):
             for tokens, batch, more in zip(_PASSES, _batches(layers), named, strict=True):
                 module(
                     input_ids=texts[_indices(tokens)][None],

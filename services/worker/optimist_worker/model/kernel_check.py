@@ -11,6 +11,7 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from transformers.activations import GELUTanh
@@ -26,7 +27,10 @@ from optimist_worker.core.attention.paged_attention import (
     KVPool,
     LayerSpec,
 )
+from optimist_worker.core.lookup import LOOK_UP
 from optimist_worker.core.operation import Function, Operation
+from optimist_worker.core.recurrence.scan import REPLAY, SCAN, DeltaTokens, Updates
+from optimist_worker.core.recurrence.walk import Walk, walk_paths, walk_trees
 from optimist_worker.model.linear import PlainLinear
 from optimist_worker.model.model import Model
 from optimist_worker.model.operations import (
@@ -44,7 +48,10 @@ from optimist_worker.model.rounding import Bits, round_weight
 
 logger = logging.getLogger(__name__)
 
-OPERATIONS = (WRITE, ATTEND, MULTIPLY, NORM, ADD_NORM, ADD, ROTATE_AND_WRITE, GATE, CHOOSE)
+OPERATIONS = (
+    *(WRITE, ATTEND, MULTIPLY, NORM, ADD_NORM, ADD, ROTATE_AND_WRITE, GATE, CHOOSE),
+    *(SCAN, REPLAY),
+)
 Case = Callable[[Function], list[torch.Tensor]]
 """Calls an implementation with inputs that are always the same, and returns what it computed."""
 
@@ -94,7 +101,7 @@ def check_kernels(model: Model, block_size: int) -> None:
 
 def leave_kernels(model: Model) -> None:
     """Replaces all kernels if a model's device has them."""
-    for operation in OPERATIONS:
+    for operation in (*OPERATIONS, LOOK_UP):
         operation.is_replaced |= operation.kernel_for(_sample(model)) is not None
 
 
@@ -189,6 +196,7 @@ def _cases(model: Model, block_size: int) -> Iterator[tuple[Operation, Case]]:
     width = getattr(config, "intermediate_size", None) or 4 * size
     for activate in (nn.SiLU(), GELUTanh()):
         yield GATE, partial(_gate, draw, 2 * width, activate)
+    yield from _delta_rules(model)
     yield from ((CHOOSE, partial(_choose, draw, model.vocab_size, each)) for each in _SAMPLING)
 
 
@@ -242,6 +250,42 @@ def _choose(
     token_ids = run(logits, 1000 * slots, table.gather(slots), needs)
     # A vector for each, so that a token differs from its neighbour as from any other.
     return [torch.nn.functional.one_hot(token_ids % 97, 97).float()]
+
+
+def _delta_rules(model: Model) -> Iterator[tuple[Operation, Case]]:
+    wide = _Draw(torch.promote_types(model.dtype, torch.float32), model.device)
+    # Of two slots one after the other; the tree's last node goes on from the slot's state again.
+    slots, lengths = np.array([2, 0]), np.array([_NUM_TOKENS, 1])
+    firsts, parents = np.array([0, _NUM_TOKENS]), [[-1, 0, 0, 2, -1], [-1]]
+    path = walk_paths(slots, firsts, lengths, None, model.device)
+    tree = walk_trees(slots, firsts, lengths, parents, model.device)
+    for spec in dict.fromkeys(model.states.values()):
+        if spec.heads is not None:
+            yield SCAN, partial(_scan, wide, spec.heads, path, True)
+            yield SCAN, partial(_scan, wide, spec.heads, tree, False)
+            yield REPLAY, partial(_replay, wide, spec.heads, path)
+
+
+def _scan(
+    draw: _Draw, heads: tuple[int, int, int], walk: Walk, moves: bool, run: Function
+) -> list[torch.Tensor]:
+    number, keys, values = heads
+    matrices, size = draw(3, *heads), len(walk.tokens)
+    query, key = torch.nn.functional.normalize(draw(2, size, number, keys, seed=1), dim=-1)
+    decays, rates = draw(2, size, number, seed=2).sigmoid()
+    tokens = DeltaTokens(query, key, draw(size, number, values, seed=3), decays, rates)
+    return [*run(matrices, tokens, walk, moves=moves), matrices]
+
+
+def _replay(
+    draw: _Draw, heads: tuple[int, int, int], walk: Walk, run: Function
+) -> list[torch.Tensor]:
+    number, keys, values = heads
+    matrices, size = draw(2, 3, *heads), len(walk.tokens)
+    unit = torch.nn.functional.normalize(draw(2, size, number, keys, seed=1), dim=-1)
+    decays = draw(2, size, number, seed=2).sigmoid()
+    run(matrices, Updates(unit, draw(2, size, number, values, seed=3), decays), walk)
+    return [matrices]
 
 
 def _write(draw: _Draw, spec: LayerSpec, run: Function) -> list[torch.Tensor]:
