@@ -14,6 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from optimist_bench.forms.simulator import find_path
+from optimist_bench.harness.kinds import derive_schema
 from optimist_common.drafts import FORM
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.copies import Copies
@@ -221,6 +222,20 @@ def test_white_space_that_differs_each_time_is_trusted_no_more(
         matcher.commit([token_id])
     chance = matcher.style.guesses.value
     assert chance > 0.9 if is_trusted else chance < 0.7
+
+
+def test_lines_of_inner_containers_are_indented_after_an_answer_has_ended() -> None:
+    values = [{"a": {"b": each}} for each in ("x", "yz")]
+    first, second = (json.dumps(value, indent=2) for value in values)
+    schema = derive_schema(values, {})
+    matcher = start(schema)
+    matcher.commit(TOKENIZER.encode(first).ids)
+    matcher = start(schema, matcher.style)
+    token_ids = TOKENIZER.encode(second).ids
+    ending = TOKENIZER.encode('"\n  }\n}').ids
+    matcher.commit(token_ids[: -len(ending)])
+    drafts = matcher.draft(GrammarRow(0, []), 32, 0.0)
+    assert len(find_path(drafts, ending)) == len(ending)
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ class Copies:
         self._prompt, self._style = prompt[-_MOST_PROMPT:], style
         self._last = 0
         """Where the copy before ends in the prompt."""
-        self._starts = self._find_starts()
+        self._starts = self._find_starts(0)
         """Where words begin after that."""
         self._size = 0
         """Bytes of the value so far."""
@@ -83,12 +83,16 @@ class Copies:
             self._begins(rank).learn(was_right=start == begin)
         if self.places:
             self._last = self.places[0]
-            self._starts = self._find_starts()
+            self._starts = self._find_starts(self._last)
         self.places = []
 
-    def starts(self) -> Iterator[tuple[int, float]]:
-        """Iterates over where the next value may begin in the prompt, each with its chance."""
-        for rank, start in enumerate(self._starts):
+    def starts(self, last: int | None = None) -> Iterator[tuple[int, float]]:
+        """Iterates over where the next value may begin in the prompt, each with its chance.
+
+        `last` is where a copy before it ends, if the one that is there already is not the last.
+        """
+        starts = self._starts if last is None else self._find_starts(last)
+        for rank, start in enumerate(starts):
             yield start, self._begins(rank).value
 
     def go_on(self, place: int, chance: float, *, begins: bool = False) -> list[Piece]:
@@ -124,8 +128,8 @@ class Copies:
         before = (match.start() for match in pattern.finditer(self._prompt, 0, self._last))
         return islice((place for places in (after, before) for place in places), _MOST_PLACES)
 
-    def _find_starts(self) -> list[int]:
-        found = _STARTS.finditer(self._prompt, self._last)
+    def _find_starts(self, last: int) -> list[int]:
+        found = _STARTS.finditer(self._prompt, last)
         return [match.start() for match in islice(found, _MOST_STARTS)]
 
     def _has(self, place: int, byte: int) -> bool:

@@ -13,7 +13,7 @@ FORCED_CHANCE = 0.99
 KNOWN_CHANCE = 0.97
 """Of what comes between values, where it is all that may come."""
 _MORE_CHANCE = 0.6
-"""That a container goes on where it may end as well."""
+"""That a container goes on where it may end as well, before it is learned."""
 _SAME_CHANCE = 0.5
 """That a key has the value again that it had before, as often as not yet seen."""
 _MOST_REMEMBERED = 48
@@ -56,8 +56,10 @@ class Style:
 
     def __init__(self) -> None:
         """Knows nothing yet."""
-        self._spaces: dict[tuple[int, bool], tuple[bytes, bool]] = {}
-        """The white space, or if it begins a line that of each level after that."""
+        self._spaces: dict[tuple[int, bool], bytes | None] = {}
+        """The white space; None if a line begins."""
+        self._indent = b""
+        """What each level of lines begins with."""
         self._expected = self._ended = 0.0
         self.guesses = Chance(1.0, _GUESS_MEMORY)
         """That what is guessed to come between values does."""
@@ -78,30 +80,27 @@ class Style:
     def learn_space(self, before: int, space: bytes, depth: int, *, closes: bool) -> None:
         """Takes note of white space, and of the containers that are open after it."""
         is_line = space.startswith(b"\n")
-        unit = space[1 : 1 + (len(space) - 1) // max(depth, 1)] if is_line else space
-        self._spaces[before, closes] = unit, is_line
+        self._spaces[before, closes] = None if is_line else space
+        if is_line and depth:
+            self._indent = space[1 : 1 + (len(space) - 1) // depth]
 
     def find_space(self, before: int, depth: int, *, closes: bool) -> bytes | None:
         """Returns the white space that is probably written; None if that is not known."""
-        known = self._spaces.get((before, closes))
-        if known is None:
-            known = self._guess_space(before, closes=closes)
-        if known is None:
-            return None
-        unit, is_line = known
-        return b"\n" + unit * depth if is_line else unit
-
-    def _guess_space(self, before: int, *, closes: bool) -> tuple[bytes, bool] | None:
-        if before == ord(":"):
-            return b" ", False
-        if before in (_BEGINNING, _KEY) or (before == _VALUE and not closes):
-            return b"", False
-        # Lines begin after all of them, or after none.
-        others = (self._spaces.get((each, False)) for each in b"{[,")
-        alike = next((each for each in others if each is not None), None)
-        if alike is not None and (closes or before != ord(",")) and not alike[1]:
-            return b"", False
-        return alike
+        key = before, closes
+        if key not in self._spaces:
+            if before == ord(":"):
+                return b" "
+            if before in (_BEGINNING, _KEY) or (before == _VALUE and not closes):
+                return b""
+            # Lines begin after all of them, or after none.
+            others = [(each, False) for each in b"{[," if (each, False) in self._spaces]
+            if not others:
+                return None
+            key = others[0]
+            if self._spaces[key] is not None and (closes or before != ord(",")):
+                return b""
+        space = self._spaces[key]
+        return b"\n" + self._indent * depth if space is None else space
 
     def learn_end(self, hazard: float, *, has_ended: bool) -> None:
         """Takes note of whether a value has ended where it was expected to with a chance."""
@@ -150,10 +149,21 @@ class JsonText:
         other._open = self._open[:]
         return other
 
+    def after(self, text: bytes) -> "JsonText":
+        """Returns a copy that has gone on by a text."""
+        other = self.copy()
+        other.feed(text)
+        return other
+
     @property
     def is_in_value(self) -> bool:
-        """Whether a string or a number is being written."""
+        """Whether a string, perhaps a key, or a number is being written."""
         return self.is_in_string or self._before == _NUMBER
+
+    @property
+    def is_in_key(self) -> bool:
+        """Whether a key is being written."""
+        return self.is_in_string and self._is_key
 
     @property
     def digit_place(self) -> bytes | None:
@@ -242,8 +252,7 @@ class JsonText:
             self._end_number(learns=learns)
         closes = byte in b"}]"
         if learns:
-            depth = len(self._open) - closes
-            self.style.learn_space(self._before, self._space, depth, closes=closes)
+            self._learn_structure(byte, closes=closes)
         self._space = b""
         if byte == ord('"'):
             self.is_in_string, self._written = True, b""
@@ -263,6 +272,17 @@ class JsonText:
             if learns:
                 self._observer.begin()
             self._write(byte, learns=learns)
+
+    def _learn_structure(self, byte: int, *, closes: bool) -> None:
+        depth = len(self._open) - closes
+        self.style.learn_space(self._before, self._space, depth, closes=closes)
+        if self._before == _VALUE and byte in b",]}":
+            self._goes_on.learn(was_right=not closes)
+
+    @property
+    def _goes_on(self) -> Chance:
+        """That the innermost container goes on where it may end as well."""
+        return self.style.chance(b"more", self._open[-1], _MORE_CHANCE)
 
     def _find_hazard(self) -> float:
         """Returns the chance that the value ends, before it is scaled; 0 if it cannot."""
@@ -299,7 +319,7 @@ class JsonText:
         before, depth = self._before, len(self._open)
         if before in (_VALUE, _NUMBER):
             end = b"}" if self._open[-1] == ord("{") else b"]"
-            ways = [(_VALUE, False, b",", _MORE_CHANCE), (_VALUE, True, end, KNOWN_CHANCE)]
+            ways = [(_VALUE, False, b",", self._goes_on.value), (_VALUE, True, end, KNOWN_CHANCE)]
         elif before == _KEY:
             ways = [(_KEY, False, b":", KNOWN_CHANCE)]
         elif before == _BEGINNING:

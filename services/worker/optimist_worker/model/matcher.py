@@ -195,11 +195,6 @@ class Matcher:
         return next((i for i, token_id in enumerate(token_ids) if self._is_end(token_id)), None)
 
 
-def _has_bit(mask: Bits, token_id: int) -> bool:
-    in_vocabulary = 0 <= token_id < 8 * len(mask)
-    return in_vocabulary and bool(mask[token_id // 8] >> token_id % 8 & 1)
-
-
 def depth_first(parents: Sequence[int]) -> list[int]:
     """Orders nodes: each comes after its parent and before its parent's siblings.
 
