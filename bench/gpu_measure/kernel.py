@@ -24,7 +24,7 @@ from optimist_worker.core.attention.paged_attention import (
     LayerSpec,
     attend_rows,
 )
-from optimist_worker.core.batch.host_view import power_up
+from optimist_worker.core.batch.step_sizes import power_up
 
 
 def measure_ceilings(bench: Bench) -> None:

@@ -7,6 +7,7 @@ from gpu_measure.bench import Bench, say
 from gpu_measure.shape import Shape
 from gpu_measure.slots import BLOCK_SIZE, ROOM, Loaded, NotPossibleError
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.plan import Sizes
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
@@ -56,13 +57,20 @@ def fuse_checked(bench: Bench, model: Model) -> None:
     fuse(model)
 
 
+class _Exact(LocalExecutor):
+    """Runs each step in its own size, so that a row is not that of a larger one."""
+
+    def fit(self, size: StepBounds) -> StepBounds:
+        return size
+
+
 def make_runners(model: Model, state: DeviceState) -> tuple[Runner, Runner]:
     """Returns runners with and without graphs over the same slots."""
     step = Step(model, state, None, None, AcceptanceRule.COUPLED)
     masks = Masks(model.name, model)
 
     def make(uses_graphs: bool) -> Runner:
-        executor = LocalExecutor(step, masks, state.device, uses_graphs=uses_graphs)
+        executor = _Exact(step, masks, state.device, uses_graphs=uses_graphs)
         return Runner(Engine(model, state, executor))
 
     return make(True), make(False)

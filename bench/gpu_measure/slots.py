@@ -23,7 +23,7 @@ from optimist_worker.runner.runner import Runner
 
 BLOCK_SIZE = 16
 WARM_UP_STEPS = 3
-"""A step runs as it is, is captured as a graph, and is replayed."""
+"""A step runs as it is and is captured as a graph, and is replayed."""
 ROOM = 1024
 """Tokens that a row may generate in one measurement."""
 

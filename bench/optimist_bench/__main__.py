@@ -10,6 +10,7 @@ BENCHMARKS = {
     "edits": "optimist_bench.edits",
     "engines": "optimist_bench.engines.command",
     "forms": "optimist_bench.forms.command",
+    "graphs": "optimist_bench.graphs",
     "hybrid": "optimist_bench.hybrid.command",
     "never-worse": "optimist_bench.never_worse.command",
     "overhead": "optimist_bench.overhead.command",

@@ -23,6 +23,7 @@ from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.attention import paged_attention
 from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds
 from optimist_worker.core.batch.logprobs import LogprobTargets
+from optimist_worker.core.batch.step_sizes import StepSizes
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.network import DraftKV, DraftModelNetwork, EagleNetwork
@@ -171,7 +172,8 @@ def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
     bounds = dataclasses.replace(
         find_bounds(rows, held, 1, needs), uses_windows=True, has_trees=has_trees
     )
-    return bounds.rounded(SIZES.max_num_batched_tokens, state.sampling.vocab_size)
+    sizes = StepSizes(SIZES.max_num_batched_tokens, state.sampling.vocab_size, has_network=True)
+    return sizes.size_of(bounds)
 
 
 def _trace(

@@ -1,6 +1,7 @@
-"""Steps run eagerly where captured ones emit other tokens."""
+"""Steps run eagerly where captured ones emit other tokens; usual ones are captured at start."""
 
 import logging
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,7 +16,7 @@ from optimist_worker.execution.executor import (
     RunningStep,
     StepInput,
 )
-from optimist_worker.runner.graph_check import check_graphs
+from optimist_worker.runner.graph_check import capture_steps, check_graphs
 from optimist_worker.runner.runner import Runner
 from tests.worker.step import build_runner, generate
 
@@ -91,5 +92,47 @@ def test_a_lost_device_names_the_setting(runner: Runner, monkeypatch: pytest.Mon
 
     _replace_launch(monkeypatch, lose)
     monkeypatch.setattr(runner.engine.executor, "check_failure", lose)
-    with pytest.raises(SetupError, match="start with --no-cuda-graphs"):
-        check_graphs(runner)
+    for start in (check_graphs, capture_steps):
+        with pytest.raises(SetupError, match="start with --no-cuda-graphs"):
+            start(runner)
+
+
+def _pads(path: Path) -> Runner:
+    """A runner that captures its steps, and pads them."""
+    padding = build_runner(path, reads_sizes=False)
+    padding.engine.executor.uses_graphs = True
+    return padding
+
+
+def test_usual_steps_run_at_start_and_leave_no_trace(
+    llama_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    padding, seen = _pads(llama_path), list[StepInput]()
+
+    def note(step: StepInput, launch: Any) -> Any:
+        seen.append(step)
+        return launch(step)
+
+    _replace_launch(monkeypatch, note)
+    capture_steps(padding, lambda: 0.0)
+    usual = list(padding.engine.usual_sizes())
+    assert [step.bounds for step in seen] == usual
+    assert len(usual) > 5
+    assert all(step.columns.shape == (3, step.bounds.num_rows) for step in seen)
+    expected = generate(build_runner(llama_path), PROMPT, 12)
+    assert generate(padding, PROMPT, 12) == expected
+
+
+def test_there_is_a_time_for_captures_and_a_failure_ends_none(
+    llama_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    padding, captured = _pads(llama_path), Mock(side_effect=_raise)
+    _replace_launch(monkeypatch, captured)
+    times = count(0.0, 6.0)
+    capture_steps(padding, lambda: next(times))
+    # At 6 and 12 seconds.
+    assert captured.call_count == 2
+    assert caplog.text.count("a usual step fails: no graph") == 2
+    padding.engine.executor.uses_graphs = False
+    capture_steps(padding)
+    assert captured.call_count == 2

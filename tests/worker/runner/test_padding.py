@@ -1,6 +1,7 @@
 """The step padded to bounds, as where nothing is read, does what the step that reads does."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance import rules
 from optimist_worker.core.acceptance.choice import CHOOSE
-from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass
+from optimist_worker.core.batch.host_view import StepBounds
+from optimist_worker.core.batch.step_sizes import holds
 from optimist_worker.core.operation import Operation
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.execution.executor import RunningStep, StepInput
@@ -120,6 +123,47 @@ def test_drafters_and_rules(
     has_windows = way not in ("draft_model", "itself", "discard")
     scenario = Scenario(1, truths, has_windows=has_windows)
     assert check_scenario(reading, padding, scenario) > 0
+
+
+def test_a_step_does_the_same_in_a_larger_size(
+    shared_llama: Runner, llama_path: Path, truths: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its own size is not captured."""
+    padding = build_runner(llama_path, reads_sizes=False)
+    sizes = [*padding.engine.usual_sizes()]
+    moved: list[bool] = []
+
+    def fit(size: StepBounds) -> StepBounds:
+        needs = size.needs._replace(processes=True, samples=True, penalizes=True)
+        larger = [replace(each, has_minimum=True, needs=needs) for each in sizes]
+        fitting = max(
+            (each for each in larger if holds(each, size)),
+            key=lambda each: (each.num_tokens, each.num_rows),
+            default=size,
+        )
+        moved.append(fitting != size)
+        return fitting
+
+    monkeypatch.setattr(padding.engine.executor, "fit", fit)
+    assert check_scenario(shared_llama, padding, Scenario(3, truths, has_windows=True)) > 0
+    assert sum(moved) > len(moved) / 2
+
+
+def test_tokens_are_counted_only_as_far_as_a_row_may_reach(
+    llama_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Penalties count what a row has, and not all that a row could have."""
+    runner, widths = build_runner(llama_path), list[int]()
+    judge = runner.engine.executor._step._judge_drafts  # type: ignore[attr-defined]
+
+    def note(verify: VerifyPass) -> Verdict:
+        widths.append(verify.token_ids.shape[1])
+        return judge(verify)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(runner.engine.executor._step, "_judge_drafts", note)  # type: ignore[attr-defined]
+    admission = admit(0, [10, 11, 12], SamplingParams(presence_penalty=1.0))
+    runner.execute(plan_rows(0, [PlannedRow(0, 3, 0, [0])], admissions=[admission]))
+    assert widths == [runner.engine.state.sizes.block_size]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import torch
 
 from optimist_common.lookup import LONGEST_MATCH, MATCH_AT_START, REACH
-from optimist_worker.core.batch.slot_table import SlotColumns, SlotTable, send
+from optimist_worker.core.batch.slot_table import SlotColumns, SlotTable
 from optimist_worker.core.operation import Operation
 from optimist_worker.core.plan import Admission
+from optimist_worker.core.transfers import send
 
 MOST_PREDICTED = 32_768
 """Tokens of a request's predictions that are kept; what comes after is not looked up."""

@@ -1,9 +1,7 @@
 """What runs the passes of steps: this device alone, or together with other processes."""
 
-import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -15,8 +13,9 @@ from optimist_common.columns import Int32Column
 from optimist_common.errors import one_line
 from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import LogprobTargets
-from optimist_worker.core.batch.slot_table import receive
 from optimist_worker.core.plan import Plan, StepResult
+from optimist_worker.core.transfers import receive
+from optimist_worker.execution.graphs import MOST_TOKENS, CudaCapture, GraphCache
 from optimist_worker.execution.step import Step, Stopwatch
 from optimist_worker.model.grammar import Masks
 
@@ -92,6 +91,10 @@ class Executor:
     def prepare(self, plan: Plan) -> None:
         """Has the other processes launch a plan."""
 
+    def fit(self, size: StepBounds) -> StepBounds:
+        """Returns the size that a step of a size is to run in; it is no smaller."""
+        return size
+
     def launch(self, step: StepInput) -> RunningStep:
         """Launches a step; raises GroupError if another process is gone, or what PyTorch raises."""
         raise NotImplementedError
@@ -126,7 +129,8 @@ class LocalExecutor(Executor):
         self._graphs = None
         if device.type == "cuda":
             self.uses_graphs = uses_graphs
-            self._graphs = GraphCache() if uses_graphs else None
+            with torch.cuda.device(device):
+                self._graphs = GraphCache(CudaCapture()) if uses_graphs else None
             # One to run, and one to go on with at once.
             self.most_plans = 2
             self._ends = _EndWatch()
@@ -137,6 +141,15 @@ class LocalExecutor(Executor):
             return False
         self._ends.wake = wake
         return True
+
+    def fit(self, size: StepBounds) -> StepBounds:
+        """Returns the size of a captured step that holds a size, if there is one."""
+        graphs = self._graphs_for(size)
+        return size if graphs is None else graphs.fit(size)
+
+    def _graphs_for(self, size: StepBounds) -> GraphCache | None:
+        may_capture = not size.has_grammar and size.num_tokens <= MOST_TOKENS
+        return self._graphs if may_capture and self.uses_graphs else None
 
     def launch(self, step: StepInput) -> RunningStep:
         """Launches a step; on CUDA the host does not wait for it."""
@@ -151,8 +164,7 @@ class LocalExecutor(Executor):
     def _launch_cuda(self, step: StepInput) -> "_LocalStep":
         rows, bounds, number, wanted = step
         # What log-probabilities are wanted of is different in every step.
-        is_plain = wanted is None and not bounds.has_grammar and bounds.num_tokens <= MOST_TOKENS
-        graphs = self._graphs if is_plain and self.uses_graphs else None
+        graphs = self._graphs_for(bounds) if wanted is None else None
         watch = Stopwatch(is_cuda=True, is_on=graphs is None)
         scored: torch.Tensor | None = None
 
@@ -211,78 +223,3 @@ class _EndWatch:
                 self._steps.get().synchronize()
             if (wake := self.wake) is not None:
                 wake()
-
-
-logger = logging.getLogger(__name__)
-
-MOST_GRAPHS = 64
-"""Graphs that are kept; the one that was not used for longest makes room."""
-MOST_TOKENS = 1024
-"""Of a pass that is captured. Larger ones take about as long as the host does to launch them, but
-for small models; and the memory of the largest one is kept."""
-
-
-class _Captured(NamedTuple):
-    graph: torch.cuda.CUDAGraph | None
-    """None: no graph can hold it."""
-    inputs: torch.Tensor
-    outputs: torch.Tensor
-
-
-class GraphCache:
-    """Captures what is run for the second time with the same sizes.
-
-    The first time warms up: kernels are compiled, libraries take their workspaces. All graphs
-    share one pool of memory, which is right because they run one after the other. What cannot be
-    captured, such as a model that waits for its own results, runs as it is.
-    """
-
-    def __init__(self) -> None:
-        self._graphs: OrderedDict[Hashable, _Captured | None] = OrderedDict()
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def run(
-        self, key: Hashable, inputs: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor:
-        """Returns `function(inputs)`; valid until anything else is run.
-
-        The function's operations, their sizes and the shape of the inputs depend on nothing but the
-        key. It waits for nothing, and makes no tensor from the host's memory.
-        """
-        if key not in self._graphs:
-            self._graphs[key] = None
-            if len(self._graphs) > MOST_GRAPHS:
-                self._graphs.popitem(last=False)
-            return function(inputs)
-        self._graphs.move_to_end(key)
-        captured = self._graphs[key]
-        if captured is None:
-            captured = self._graphs[key] = self._capture(inputs, function)
-        if captured.graph is None:
-            return function(inputs)
-        captured.inputs.copy_(inputs, non_blocking=True)
-        captured.graph.replay()
-        return captured.outputs
-
-    def _capture(
-        self, inputs: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
-    ) -> _Captured:
-        static = inputs.clone()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        try:
-            # A capture that fails leaves its own stream behind as the current one. The thread that
-            # waits for the ends of steps may ask for those of earlier ones meanwhile, which would
-            # else end the capture (PyTorch's pull request 104555).
-            with (
-                torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
-            ):
-                outputs = function(static)
-        except Exception as error:
-            # Whatever it is, it comes again where the step is run as it is.
-            logger.warning("a step runs without a CUDA graph: %s", one_line(error))
-            # PyTorch takes a pool whose capture has failed to be in use.
-            self._pool = torch.cuda.graph_pool_handle()
-            return _Captured(None, static, static)
-        return _Captured(graph, static, outputs)

@@ -213,7 +213,8 @@ class Step:
                 slots=rows.slots,
                 num_tokens=rows.columns.num_tokens,
                 num_prompt_tokens=rows.columns.num_prompt_tokens,
-                token_ids=self._table.token_ids,
+                # A row that goes on after its known tokens has blocks for them.
+                token_ids=self._table.token_ids[:, : prepared.bounds.max_num_keys],
                 sampling=self._sampling,
                 needs=prepared.bounds.needs,
                 allowed=allowed,

@@ -14,10 +14,10 @@ from optimist_common.grammar import matching_tokenizer
 from optimist_common.model_files.tokenizer import load_tokenizer
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
-from optimist_worker.core.batch.slot_table import receive, send
 from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
 from optimist_worker.core.form import Style
 from optimist_worker.core.plan import Admission
+from optimist_worker.core.transfers import receive, send
 from optimist_worker.model.draft_tree import FormDraft, GrammarRow
 from optimist_worker.model.matcher import Matcher, compile_grammar
 from optimist_worker.model.model import Model

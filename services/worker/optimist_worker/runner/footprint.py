@@ -10,7 +10,8 @@ from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import MOST_WINDOW_NODES, Admission, Plan, Sizes, WindowUpdate
-from optimist_worker.execution.executor import MOST_TOKENS, LocalExecutor
+from optimist_worker.execution.executor import LocalExecutor
+from optimist_worker.execution.graphs import MOST_TOKENS
 from optimist_worker.execution.step import Step
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState

@@ -1,6 +1,7 @@
 """Runs plans: which requests hold slots, and what becomes of each row."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +21,7 @@ from optimist_worker.core.batch.logprobs import (
     read_logprobs,
 )
 from optimist_worker.core.batch.results import Outputs, collect_result, no_outputs, unpack
-from optimist_worker.core.batch.slot_table import send
+from optimist_worker.core.batch.step_sizes import StepSizes
 from optimist_worker.core.plan import (
     Admission,
     Plan,
@@ -29,8 +30,10 @@ from optimist_worker.core.plan import (
     StepResult,
     WindowUpdate,
 )
+from optimist_worker.core.transfers import send
 from optimist_worker.drafters.guarded import GuardedDrafter
 from optimist_worker.execution.executor import Executor, RunningStep, StepInput
+from optimist_worker.execution.graphs import MOST_TOKENS
 from optimist_worker.execution.group import GroupError
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
@@ -51,13 +54,15 @@ class Engine:
         self.masks, self.drafter = executor.masks, drafter
         self.drafter_us: list[int] = []
         """What the drafter takes by the depth of its drafts, if it was timed."""
+        has_network = drafter is not None and drafter.source is not DraftSource.NGRAM
         # Drafters with a network and the rule of rejection cut in plain PyTorch.
         is_by_kernel = (
             rule is AcceptanceRule.COUPLED
-            and (drafter is None or drafter.source is DraftSource.NGRAM)
+            and not has_network
             and CHOOSE.kernel_for(torch.empty(0, dtype=model.dtype, device=model.device))
         )
-        self._widest_cut = model.vocab_size if is_by_kernel else None
+        widest_cut = model.vocab_size if is_by_kernel else None
+        self.sizes = StepSizes(state.sizes.max_num_batched_tokens, widest_cut, has_network)
 
     def expected_draft_ns(self, num_drafts: int) -> int:
         """Returns what the drafter probably takes for so many drafts, 0 if it was not timed."""
@@ -76,15 +81,31 @@ class Engine:
         The columns are slots, known tokens and most drafts of the rows as planned. Wanted
         log-probabilities are on the host.
         """
-        table, number = self.state.table, bounds.num_rows
-        if not table.reads_sizes:
-            most = self.state.sizes.max_num_batched_tokens
-            bounds = bounds.rounded(most, self._widest_cut)
-            padding = bounds.num_rows - number
-            fillers = (table.num_slots, 0, 0)
-            columns = [
-                column + [filler] * padding for column, filler in zip(columns, fillers, strict=True)
-            ]
+        if not self.state.table.reads_sizes:
+            bounds = self.sizes.size_of(bounds)
+            if wanted is None:
+                bounds = self.executor.fit(bounds)
+        return self._launch(columns, bounds, wanted)
+
+    def usual_sizes(self) -> Iterator[StepBounds]:
+        """Goes through the sizes of usual steps that can be captured, see `StepSizes.at_start`."""
+        has_drafter, most_rows = self.drafter is not None, self.state.sizes.max_num_seqs
+        return self.sizes.at_start(MOST_TOKENS, most_rows, has_drafter=has_drafter)
+
+    @torch.inference_mode()
+    def run_padding(self, size: StepBounds) -> None:
+        """Runs a step of a size without any row, and waits for it; raises what `launch` does."""
+        self._launch([[], [], []], size, None).wait()
+
+    def _launch(
+        self, columns: list[list[int]], bounds: StepBounds, wanted: LogprobTargets | None
+    ) -> RunningStep:
+        number, table = len(columns[0]), self.state.table
+        padding = bounds.num_rows - number
+        fillers = (table.num_slots, 0, 0)
+        columns = [
+            column + [filler] * padding for column, filler in zip(columns, fillers, strict=True)
+        ]
         rows = send(torch.tensor(columns, dtype=torch.int64), self.state.device)
         return self.executor.launch(StepInput(rows, bounds, number, wanted))
 

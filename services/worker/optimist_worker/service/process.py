@@ -40,7 +40,7 @@ from optimist_worker.model.model import Model, load_model
 from optimist_worker.model.rounding import Bits
 from optimist_worker.runner.cost import MeasuredCosts, measure_costs
 from optimist_worker.runner.footprint import measure_free
-from optimist_worker.runner.graph_check import check_graphs
+from optimist_worker.runner.graph_check import capture_steps, check_graphs
 from optimist_worker.runner.runner import Engine, Runner
 from optimist_worker.service.observing import DRAFTER_ERRORS, REPLACED_KERNELS, RequestSpans
 from optimist_worker.service.servicer import WorkerServicer
@@ -126,6 +126,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     has_graphs = runner.engine.executor.uses_graphs
     for name in [*replaced_kernels(), *["cuda_graphs"] * (has_graphs > check_graphs(runner))]:
         REPLACED_KERNELS.labels(name).set(1)
+    capture_steps(runner)
     logger.info(
         "%s: %.1f million parameters in %s on %s, %d blocks of %d tokens, sequences up to %d",
         model.name,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
+from optimist_worker.core.transfers import send
 
 
 class SamplingColumns(NamedTuple):
@@ -47,13 +48,14 @@ class Needs(NamedTuple):
     cuts_min_p: bool
 
     def widened(self, vocab_size: int) -> "Needs":
-        """Returns needs of one of few kinds that have all of these.
+        """Returns needs of one of few kinds that have all of these: greedy, or sampled with cuts.
 
         The kernel that chooses tokens is no slower for cuts that no row has; plain PyTorch is.
+        Penalties count tokens, and are as they are, like bias.
         """
-        if not self.samples:
+        if not self.processes:
             return self
-        return self._replace(cut_width=vocab_size, cuts_top_p=True, cuts_min_p=True)
+        return self._replace(samples=True, cut_width=vocab_size, cuts_top_p=True, cuts_min_p=True)
 
 
 class SamplingTable:
@@ -75,10 +77,8 @@ class SamplingTable:
     def set(self, slot: int, params: SamplingParams) -> None:
         """Sets a slot's parameters, which have no fault."""
         reals, integers = _columns(params, self.vocab_size)
-        self._reals[:, slot] = torch.tensor(reals, dtype=torch.float64).to(
-            self.device, non_blocking=True
-        )
-        self._integers[:, slot] = torch.tensor(integers).to(self.device, non_blocking=True)
+        self._reals[:, slot] = send(torch.tensor(reals, dtype=torch.float64), self.device)
+        self._integers[:, slot] = send(torch.tensor(integers), self.device)
         if self._needs[slot, Needs._fields.index("biases")] and self._bias is not None:
             self._bias[slot] = 0.0
         if params.logit_bias:
@@ -113,8 +113,8 @@ class SamplingTable:
         if self._bias is None:
             shape = (self._reals.shape[1], self.vocab_size)
             self._bias = torch.zeros(shape, device=self.device)
-        token_ids = torch.tensor(list(bias)).to(self.device, non_blocking=True)
-        values = torch.tensor(list(bias.values())).float().to(self.device, non_blocking=True)
+        token_ids = send(torch.tensor(list(bias)), self.device)
+        values = send(torch.tensor(list(bias.values()), dtype=torch.float32), self.device)
         self._bias[slot].index_copy_(0, token_ids, values)
 
 

@@ -4,7 +4,7 @@ All that moves with steps is in the SlotTable.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -155,58 +155,6 @@ class StepBounds:
     max_drafter_tokens: int | None = None
     num_form_tokens: int = 0
     """See `Plan`."""
-
-    def rounded(self, max_num_batched_tokens: int, widest_cut: int | None = None) -> "StepBounds":
-        """Returns bounds of one of few sizes, so that a captured step serves many.
-
-        The number of tokens is what a pass costs, and rounded by half at most. What belongs to no
-        token of a row and to none of its keys ends at once, so longest rows go up to powers of two,
-        and of four. `widest_cut` is the size of the vocabulary where cuts that no row has cost
-        nothing: all that sample are taken to have them. None where they cost something.
-        """
-        most = max(max_num_batched_tokens, self.num_tokens)
-        num_tokens = min(round_up(self.num_tokens), most)
-        num_drafts = power_up(self.max_num_drafts, 1) if self.max_num_drafts else 0
-        num_queries = 1 + num_drafts
-        if self.max_num_queries > num_queries:
-            num_queries = power_up(self.max_num_queries, 1)
-        return replace(
-            self,
-            num_rows=round_up(self.num_rows),
-            num_tokens=num_tokens,
-            num_logits=min(round_up(self.num_logits), num_tokens),
-            max_num_queries=num_queries,
-            max_num_keys=power_up(self.max_num_keys, 2, least=512),
-            max_num_drafts=num_drafts,
-            uses_windows=self.uses_windows or self.max_num_drafts > 0,
-            max_unseen=_unseen(self.max_unseen, num_queries),
-            num_unseen=_unseen(self.num_unseen, num_tokens),
-            least_chance=0.0,
-            max_drafter_tokens=None,
-            num_form_tokens=0,
-            needs=self.needs._replace(cut_width=round_up(self.needs.cut_width))
-            if widest_cut is None
-            else self.needs.widened(widest_cut),
-        )
-
-
-def power_up(number: int, bits: int, least: int = 1) -> int:
-    """Returns the next of the numbers `least` times a power of two to the `bits`."""
-    steps = -(-(-(-number // least) - 1).bit_length() // bits)
-    return least << (steps * bits)
-
-
-def _unseen(number: int, usual: int) -> int:
-    """Returns a bound that mostly follows from another: what came with the last step."""
-    return usual if 0 < number <= usual else round_up(number)
-
-
-def round_up(number: int) -> int:
-    """Returns the next size: a power of two, or one and a half times one."""
-    if number <= 2:
-        return number
-    power = 1 << (number - 1).bit_length()
-    return power * 3 // 4 if number <= power * 3 // 4 else power
 
 
 def find_bounds(

@@ -17,9 +17,10 @@ from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.core.batch.host_view import HeldSlot
 from optimist_worker.core.batch.results import Outputs
-from optimist_worker.core.batch.slot_table import FittedRows, SlotTable, send
+from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.drafts import Ragged
 from optimist_worker.core.plan import PlannedRow, RowLogprobs
+from optimist_worker.core.transfers import send
 
 _SCORES_AT_ONCE = 2**24
 """Scores looked at at once, which bounds the memory for it."""

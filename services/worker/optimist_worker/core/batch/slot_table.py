@@ -9,6 +9,7 @@ import torch
 from optimist_common.columns import Int32Column
 from optimist_worker.core.acceptance.verdict import LateTokens
 from optimist_worker.core.plan import Admission
+from optimist_worker.core.transfers import send
 
 MOST_STOP_TOKENS = 32
 """Stop tokens that are looked for per request; after any further one a request just runs on until
@@ -165,21 +166,6 @@ class SlotTable:
 
     def _tensor(self, values: Sequence[int] | Int32Column | list[list[int]]) -> torch.Tensor:
         return send(torch.tensor(values, dtype=torch.int64), self.device)
-
-
-def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copies a host tensor to the device; the host does not wait for it."""
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor
-
-
-def receive(tensor: torch.Tensor) -> torch.Tensor:
-    """Starts to copy a tensor to the host; there is nothing to copy if it is there."""
-    if not tensor.is_cuda:
-        return tensor
-    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return on_host.copy_(tensor, non_blocking=True)
 
 
 @dataclass(slots=True)

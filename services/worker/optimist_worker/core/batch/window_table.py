@@ -16,9 +16,10 @@ import torch
 from optimist_common.drafts import DraftSource, TokenTree
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
-from optimist_worker.core.batch.slot_table import SlotTable, send
+from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
+from optimist_worker.core.transfers import send
 
 NOWHERE = 0
 ROOT = 1
