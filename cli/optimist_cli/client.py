@@ -2,7 +2,7 @@
 
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,8 @@ class ChatRequest:
     """Whether usage tells what was drafted."""
     schema: Mapping[str, Any] | None = None
     """JSON schema that the answer follows."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Functions of which the answer has to call some; none if empty."""
 
     def body(self) -> dict[str, Any]:
         """Returns the JSON body of a streaming request with token ids and usage."""
@@ -54,6 +56,8 @@ class ChatRequest:
         if self.schema is not None:
             schema = {"name": "answer", "schema": self.schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if self.tools:
+            body |= {"tools": list(self.tools), "tool_choice": "required"}
         if self.include_speculation:
             body["include_speculation"] = True
         if self.num_choices > 1:
@@ -72,6 +76,7 @@ class ChatChunk:
     """One piece of one choice of a streamed answer."""
 
     text: str
+    """Of calls the names and arguments."""
     token_ids: list[int]
     predicted_text_length: int
     """How many characters of `text`, from the front, were predicted."""
@@ -204,8 +209,11 @@ def _events(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _chunk(choice: dict[str, Any]) -> ChatChunk:
+    delta = choice.get("delta", {})
+    calls = [each["function"] for each in delta.get("tool_calls") or ()]
+    parts = (call.get(name) or "" for call in calls for name in ("name", "arguments"))
     return ChatChunk(
-        text=choice.get("delta", {}).get("content") or "",
+        text=(delta.get("content") or "") + "".join(parts),
         token_ids=choice.get("token_ids") or [],
         predicted_text_length=choice.get("predicted_text_length") or 0,
         index=choice["index"],

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from openai import APIError, APIStatusError, BadRequestError, InternalServerError, OpenAI
 
+from optimist_cli.client import ChatRequest, GatewayClient
 from tests.chaos.load.answer import Answer, Choice
 from tests.chaos.load.case import LIKELY_PERSON, PERSON
 from tests.integration.edit import complete, edits, predict
@@ -79,6 +80,15 @@ def test_an_answer_of_a_form_is_the_same_with_any_drafts(client: OpenAI, name: s
     likely = CALL if "tools" in body else LIKELY_PERSON
     assert said([create(client, body, "total, count, index.")]) == plain
     assert said(create(client, body, likely, stream=True)) == plain
+
+
+def test_calls_are_a_part_of_the_text_that_benchmarks_compare(client: OpenAI) -> None:
+    gateway = GatewayClient(str(client.base_url), client.api_key)
+    request = ChatRequest(gateway.model(), edits(1)[0].messages(), max_tokens=80, tools=TOOLS)
+    text = "".join(chunk.text for chunk in gateway.chat(request).chunks)
+    gateway.close()
+    (call,) = create(client, FORMS["calls"], None).choices[0].message.tool_calls
+    assert text == call.function.name + call.function.arguments
 
 
 @our_engine(reason=WHITE_SPACE)

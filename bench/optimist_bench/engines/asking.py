@@ -115,6 +115,7 @@ class Asker:
                     seed=prompt.seed,
                     cache_salt=cache_salt or None,
                     schema=prompt.schema,
+                    tools=prompt.tools,
                 )
             )
             for messages in conversation

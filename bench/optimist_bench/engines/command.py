@@ -26,7 +26,14 @@ from optimist_bench.engines.servers import (
     running_engine,
 )
 from optimist_bench.engines.tables import combine, describe
-from optimist_bench.engines.workloads import WORKLOADS, Prompt, digest, make_prompts, sent_workload
+from optimist_bench.engines.workloads import (
+    FREE,
+    WORKLOADS,
+    Prompt,
+    digest,
+    make_prompts,
+    sent_workload,
+)
 from optimist_bench.harness.command import names, numbers, run_command
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings
@@ -58,8 +65,7 @@ class EnginesSettings(ServiceSettings):
         ["1", "8"], description="numbers of requests at a time, with commas"
     )
     workloads: Annotated[CommaSeparated, names(WORKLOADS, required=True)] = Field(
-        [each for each in WORKLOADS if each != "forms"],
-        description="workloads to measure, with commas",
+        list(FREE), description="workloads to measure, with commas"
     )
     prompts: int = Field(
         4,

@@ -14,7 +14,9 @@ from optimist_common.errors import SetupError
 from optimist_gateway.core.request import JsonContent
 from optimist_training.data.options import read_json_lines
 
-WORKLOADS = ("rewrite", "rewrite-predicted", "wrong-predicted", "chat", "edit-agent", "forms")
+FREE = ("rewrite", "rewrite-predicted", "wrong-predicted", "chat", "edit-agent")
+"""Workloads whose answers have any form."""
+WORKLOADS = (*FREE, "forms", "tools")
 SAMPLED = ("wrong-predicted", "chat")
 """At temperature 1; the others are greedy."""
 OWN_SOURCES = Path(optimist_common.__file__).parent
@@ -66,6 +68,8 @@ class Prompt:
     """Of a conversation: what the assistant is taken to have answered, and what is said next."""
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
     """JSON schema that the answer follows."""
+    tools: Sequence[Mapping[str, Any]] = field(default=(), hash=False)
+    """Functions of which the answer calls some."""
 
     def conversation(self) -> list[list[dict[str, str]]]:
         """Returns the messages of each request: all that was said so far."""
@@ -98,8 +102,8 @@ def make_prompts(workload: str, files: str, num_prompts: int, num_streams: int =
     wanted = max(num_prompts, num_streams)
     if workload == "chat":
         return [Prompt(_question(number), seed=number) for number in range(wanted)]
-    if workload == "forms":
-        return list(islice(cycle(_forms()), wanted))
+    if workload in ("forms", "tools"):
+        return list(islice(cycle(_forms() if workload == "forms" else _calls()), wanted))
     texts = read_files(files)
     # Few files are of many kinds too.
     texts = [text for _, text in sorted(enumerate(texts), key=lambda each: each[0] * _SPREAD % 1)]
@@ -129,6 +133,18 @@ def _forms() -> Iterator[Prompt]:
         if isinstance(content, JsonContent) and "properties" in content.schema:
             text = f"{kind.prompt}\n\nGive the data above as JSON."
             yield Prompt(text, schema=content.schema)
+
+
+def _calls() -> Iterator[Prompt]:
+    """Iterates over its calls of functions."""
+    for kind in load_kinds().values():
+        if (use := kind.structure.tools) is not None:
+            functions = (
+                {"name": one.name, "parameters": one.parameters, "strict": one.is_strict}
+                for one in use.functions
+            )
+            tools = [{"type": "function", "function": each} for each in functions]
+            yield Prompt(kind.question, tools=tools)
 
 
 def _question(number: int) -> str:

@@ -37,6 +37,9 @@ class Kind:
 
     name: str
     prompt: str
+    """With a description of its tools, if it has any."""
+    question: str
+    """The prompt without it."""
     answer: dict[str, Any] | list[Call]
     predicted: dict[str, Any] | list[Call]
     structure: Structure
@@ -75,13 +78,14 @@ def _read(name: str, row: Mapping[str, Any], tools: Mapping[str, Any]) -> Kind:
             json.dumps({"name": one.name, "parameters": one.parameters}) + "\n" for one in functions
         )
         prompt = f"<tools>\n{described}</tools>\n{row['prompt']}"
-        return Kind(name, prompt, row["calls"], row["predicted"], Structure(tools=use))
+        calls, structure = row["calls"], Structure(tools=use)
+        return Kind(name, prompt, row["prompt"], calls, row["predicted"], structure)
     answer, predicted = row["document"], row["prediction"]
     schema = {"type": "object"}
     if not row.get("any"):
         schema = derive_schema((answer, predicted), row.get("more", {}))
     content = JsonContent(schema, is_lenient=False)
-    return Kind(name, row["prompt"], answer, predicted, Structure(content))
+    return Kind(name, row["prompt"], row["prompt"], answer, predicted, Structure(content))
 
 
 def _functions(tools: Mapping[str, Any]) -> Sequence[Function]:
