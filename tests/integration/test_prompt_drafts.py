@@ -1,8 +1,10 @@
 """Requests without a prediction, drafted from their prompts by real services."""
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from threading import Timer
 from typing import Any
 
 import grpc
@@ -80,8 +82,13 @@ def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) ->
         wait = ("--proposer-wait", "paying", "--proposer-wait-ms", "0")
         parts = Parts(stack, proposer, "eagle", *wait)
         plain = parts.complete(messages, **NO_DRAFTS)
-        for _ in range(20):
+        for attempt in range(20):
+            # So they come late, however slow the worker is.
+            proposer.signal(signal.SIGSTOP)
+            resume = Timer(attempt / 20, proposer.signal, [signal.SIGCONT])
+            resume.start()
             drafted = parts.complete(messages, **predict(prediction))
+            resume.join()
             require_same(plain, drafted)
             by_source = drafted["usage"]["completion_tokens_details"]["tokens_by_source"]
             if by_source.keys() == {"target", "prediction", "ngram", "eagle"}:
