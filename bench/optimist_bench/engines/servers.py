@@ -32,6 +32,8 @@ _VLLM_FLAGS = (
 _VLLM = (
     *("{vllm}/bin/vllm", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
     *_VLLM_FLAGS,
+    # Without them it refuses calls that have to be made.
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
 )
 _VLLM_ENGINE = (
     *(*_SERVE, "--engine", "vllm", "--engine-python", "{vllm}/bin/python", "--port", "{port}"),
