@@ -136,7 +136,7 @@ def _forms() -> Iterator[Prompt]:
 
 
 def _calls() -> Iterator[Prompt]:
-    """Iterates over its calls of functions."""
+    """Iterates over the calls of functions that `bench forms` simulates."""
     for kind in load_kinds().values():
         if (use := kind.structure.tools) is not None:
             functions = (

@@ -36,13 +36,22 @@ class Kind:
     """A kind of answer; an answer is an object, or calls of functions as a list."""
 
     name: str
-    prompt: str
-    """With a description of its tools, if it has any."""
     question: str
-    """The prompt without it."""
+    """The prompt without a description of tools."""
     answer: dict[str, Any] | list[Call]
     predicted: dict[str, Any] | list[Call]
     structure: Structure
+
+    @property
+    def prompt(self) -> str:
+        """What the answer is to: the tools as templates describe them, and the question."""
+        if (use := self.structure.tools) is None:
+            return self.question
+        described = "".join(
+            json.dumps({"name": one.name, "parameters": one.parameters}) + "\n"
+            for one in use.functions
+        )
+        return f"<tools>\n{described}</tools>\n{self.question}"
 
     def texts(self, style: str) -> tuple[str, str]:
         """Returns the answer and the predicted one as a model writes them, in one of STYLES."""
@@ -73,19 +82,13 @@ def _read(name: str, row: Mapping[str, Any], tools: Mapping[str, Any]) -> Kind:
     if "tools" in row:
         functions = list(_functions(tools[row["tools"]]))
         use = ToolUse(functions, is_required=row.get("is_required", False), is_parallel=True)
-        # As templates describe them.
-        described = "".join(
-            json.dumps({"name": one.name, "parameters": one.parameters}) + "\n" for one in functions
-        )
-        prompt = f"<tools>\n{described}</tools>\n{row['prompt']}"
-        calls, structure = row["calls"], Structure(tools=use)
-        return Kind(name, prompt, row["prompt"], calls, row["predicted"], structure)
+        return Kind(name, row["prompt"], row["calls"], row["predicted"], Structure(tools=use))
     answer, predicted = row["document"], row["prediction"]
     schema = {"type": "object"}
     if not row.get("any"):
         schema = derive_schema((answer, predicted), row.get("more", {}))
     content = JsonContent(schema, is_lenient=False)
-    return Kind(name, row["prompt"], row["prompt"], answer, predicted, Structure(content))
+    return Kind(name, row["prompt"], answer, predicted, Structure(content))
 
 
 def _functions(tools: Mapping[str, Any]) -> Sequence[Function]:

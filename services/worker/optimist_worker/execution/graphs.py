@@ -3,6 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import attrgetter
 
 import torch
 
@@ -47,12 +48,13 @@ class GraphCache:
         if size in self._graphs:
             return size
         met = self._met[size] = self._met.get(size, 0) + 1
+        if met > _MOST_WIDER:
+            return size
         least, factor = _MOST_LONGER
         most = max(least, int(size.num_tokens * factor))
         wider = [each for each in self._graphs if each.num_tokens <= most and holds(each, size)]
-        if met > _MOST_WIDER or not wider:
-            return size
-        return min(wider, key=lambda each: (each.num_tokens, each.num_logits, each.num_rows))
+        order = attrgetter("num_tokens", "num_logits", "num_rows")
+        return min(wider, key=order, default=size)
 
     def run(self, size: StepBounds, inputs: torch.Tensor, function: Function) -> torch.Tensor:
         """Returns `function(inputs)`; valid until anything else is run.

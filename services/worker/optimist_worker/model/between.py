@@ -171,9 +171,9 @@ def _extend(
 ) -> list[tuple[bytes, float]]:
     """Returns parts with one more piece, which is a part of its own if it is not sure."""
     text, before = parts[-1]
-    if text and likely < _SURE:
-        return [*parts, (piece, chance * likely)]
-    return [*parts[:-1], (text + piece, before if likely >= _SURE else chance * likely)]
+    if likely >= _SURE:
+        return [*parts[:-1], (text + piece, before)]
+    return [*(parts if text else parts[:-1]), (piece, chance * likely)]
 
 
 def _count(mask: Bits) -> int:
