@@ -11,8 +11,8 @@ from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.plan import Sizes
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.fused import fuse
-from optimist_worker.model.grammar import Masks
 from optimist_worker.model.kernel_check import check_kernels, replaced_kernels
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model, load_model

@@ -8,7 +8,7 @@ from optimist_bench.__main__ import main
 from optimist_bench.forms.command import WAYS, Answer, Form, Language
 from optimist_bench.forms.simulator import find_path
 from optimist_bench.harness.kinds import STYLES, derive_schema, load_kinds
-from optimist_worker.model.draft_tree import FormDraft
+from optimist_worker.grammar.draft_tree import FormDraft
 from tests.bench.conftest import ReportOf
 from tests.stack import BUNDLED_MODEL
 

@@ -15,8 +15,8 @@ from optimist_worker.core.plan import Admission, Plan, PlannedRow, Sizes, StepRe
 from optimist_worker.drafters.guarded import GuardedDrafter
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.fused import fuse
-from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model, load_model
 from optimist_worker.runner.runner import Engine, Runner

@@ -20,7 +20,7 @@ from optimist_bench.harness.pair import load_tokenizer, load_vocabulary
 from optimist_common.grammar import matching_tokenizer
 from optimist_common.settings import CommaSeparated, ServiceSettings
 from optimist_worker.core.form import Style
-from optimist_worker.model.matcher import Matcher, compile_grammar
+from optimist_worker.grammar.matcher import Matcher, compile_grammar
 
 SHARES = (0.01, 0.03)
 """Costs of a draft, as shares of a pass."""

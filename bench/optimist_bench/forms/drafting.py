@@ -5,7 +5,7 @@ from typing import Protocol
 
 from llguidance import LLMatcher
 
-from optimist_worker.model.draft_tree import FormDraft, GrammarRow
+from optimist_worker.grammar.draft_tree import FormDraft, GrammarRow
 
 
 class FormDrafter(Protocol):

@@ -17,7 +17,7 @@ from optimist_bench.forms.drafting import FormDrafter
 from optimist_bench.predictions.simulator import PRIOR_COST, PRIOR_TOKENS
 from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.requests.config import FORM_BESIDE_WINDOWS
-from optimist_worker.model.draft_tree import FormDraft, GrammarRow
+from optimist_worker.grammar.draft_tree import FormDraft, GrammarRow
 
 
 @dataclass

@@ -19,7 +19,7 @@ from optimist_worker.core.recurrence.scan import move
 from optimist_worker.core.recurrence.states import StateSpec, state_bytes
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
-from optimist_worker.model.grammar import Masks
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.cost import admit_alone, plan_row

@@ -30,8 +30,8 @@ from optimist_worker.execution.stage_pass import (
     write_verdict,
 )
 from optimist_worker.execution.step import Step
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.division import StagePosition
-from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.runner import Engine, LaunchedPlan, Runner

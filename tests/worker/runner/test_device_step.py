@@ -30,7 +30,7 @@ from optimist_worker.drafters.network import DraftKV, DraftModelNetwork, EagleNe
 from optimist_worker.drafters.network_drafter import AutoregressiveDrafter, MedusaDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.execution.step import Step, Stopwatch
-from optimist_worker.model.grammar import Masks
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model, load_model
 from tests.worker.drafters.drafting import SHAPES, random_eagle, random_medusa

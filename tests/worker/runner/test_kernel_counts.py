@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.operation import Operation
 from optimist_worker.execution.step import Stopwatch
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.fused import fuse
-from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import load_model
 from tests.worker.drafters.drafting import SHAPES
 from tests.worker.runner.test_device_step import META, _bounds, _make

@@ -18,7 +18,7 @@ from optimist_worker.execution.codec import write_plan
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.group import Group, GroupError, end_process
 from optimist_worker.execution.step import Step
-from optimist_worker.model.grammar import Masks
+from optimist_worker.grammar.masks import Masks
 
 DIGEST_BYTES = 4
 

@@ -17,7 +17,7 @@ from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.core.transfers import receive
 from optimist_worker.execution.graphs import MOST_TOKENS, CudaCapture, GraphCache
 from optimist_worker.execution.step import Step, Stopwatch
-from optimist_worker.model.grammar import Masks
+from optimist_worker.grammar.masks import Masks
 
 
 class DeviceLostError(Exception):

@@ -23,8 +23,8 @@ from optimist_worker.execution.stage_pass import (
     read_verdict,
 )
 from optimist_worker.execution.step import PreparedStep, Step, Stopwatch
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.division import StageCut
-from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import Model
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from safetensors.torch import load, save
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.core.plan import Admission
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.division import StageCut, find_layers
-from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import Model
 
 _TENSORS = [field.name for field in fields(Verdict)]

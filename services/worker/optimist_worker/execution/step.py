@@ -35,7 +35,7 @@ from optimist_worker.drafters.drafter import (
     merge,
     spread,
 )
-from optimist_worker.model.grammar import GrammarStep, Masks
+from optimist_worker.grammar.masks import GrammarStep, Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model
 

@@ -13,7 +13,7 @@ from optimist_worker.core.plan import MOST_WINDOW_NODES, Admission, Plan, Sizes,
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.graphs import MOST_TOKENS
 from optimist_worker.execution.step import Step
-from optimist_worker.model.grammar import Masks
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
 from optimist_worker.runner.cost import plan_rows

@@ -30,9 +30,9 @@ from optimist_worker.execution.stage import FirstStage, Stage
 from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import StageMasks
 from optimist_worker.execution.step import Step
+from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import fuse
-from optimist_worker.model.grammar import Masks
 from optimist_worker.model.kernel_check import check_kernels, leave_kernels, replaced_kernels
 from optimist_worker.model.loading import choose_device
 from optimist_worker.model.memory import DeviceState, plan_memory

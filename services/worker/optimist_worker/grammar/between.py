@@ -11,7 +11,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
 from optimist_worker.core.form import FORCED_CHANCE, KNOWN_CHANCE, JsonText
-from optimist_worker.model.draft_tree import Bits
+from optimist_worker.grammar.draft_tree import Bits
 
 _MOST_BETWEEN = 1024
 """Tokens that may come between values: where more may, the text is free."""

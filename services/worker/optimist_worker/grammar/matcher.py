@@ -9,8 +9,8 @@ from llguidance import LLMatcher, LLTokenizer
 from optimist_common.errors import one_line
 from optimist_common.grammar import MAX_LEXER_STATES, find_problem, find_reason, make_matcher
 from optimist_worker.core.form import Style
-from optimist_worker.model.draft_tree import Bits, FormDraft, GrammarRow, has_bit
-from optimist_worker.model.form_drafter import FormDrafter
+from optimist_worker.grammar.draft_tree import Bits, FormDraft, GrammarRow, has_bit
+from optimist_worker.grammar.form_drafter import FormDrafter
 
 _STATES_PER_BYTE = 4
 """States of the lexer that each byte of output makes room for. Counting takes one for each."""

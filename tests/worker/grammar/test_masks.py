@@ -23,14 +23,14 @@ from tokenizers import Tokenizer
 
 from optimist_common.sampling import MAX_GRAMMAR_BYTES, SamplingParams
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.model import grammar as grammar_module
-from optimist_worker.model.draft_tree import GrammarRow
-from optimist_worker.model.grammar import (
+from optimist_worker.grammar import masks as grammar_module
+from optimist_worker.grammar.draft_tree import GrammarRow
+from optimist_worker.grammar.masks import (
     GrammarStep,
     Masks,
     unpack_bitmask,
 )
-from optimist_worker.model.matcher import compile_grammar
+from optimist_worker.grammar.matcher import compile_grammar
 from optimist_worker.model.model import Model
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL as TINY_EDIT

@@ -11,8 +11,8 @@ from llguidance import LLMatcher, LLTokenizer
 
 from optimist_worker.core.copies import Copies, Piece
 from optimist_worker.core.form import Chance, JsonText, Style
-from optimist_worker.model.between import Between, BetweenWriter
-from optimist_worker.model.draft_tree import Bits, DraftTree, FormDraft, has_bit
+from optimist_worker.grammar.between import Between, BetweenWriter
+from optimist_worker.grammar.draft_tree import Bits, DraftTree, FormDraft, has_bit
 
 _CUT_CHANCE = 0.6
 """That a value ends where a draft of it may not go on as its source does."""

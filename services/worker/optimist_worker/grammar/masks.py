@@ -18,8 +18,8 @@ from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
 from optimist_worker.core.form import Style
 from optimist_worker.core.plan import Admission
 from optimist_worker.core.transfers import receive, send
-from optimist_worker.model.draft_tree import FormDraft, GrammarRow
-from optimist_worker.model.matcher import Matcher, compile_grammar
+from optimist_worker.grammar.draft_tree import FormDraft, GrammarRow
+from optimist_worker.grammar.matcher import Matcher, compile_grammar
 from optimist_worker.model.model import Model
 
 _MAX_KEPT = 2**20

@@ -9,9 +9,9 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
-from optimist_worker.model import matcher as matcher_module
-from optimist_worker.model.draft_tree import GrammarRow
-from optimist_worker.model.matcher import Matcher, compile_grammar
+from optimist_worker.grammar import matcher as matcher_module
+from optimist_worker.grammar.draft_tree import GrammarRow
+from optimist_worker.grammar.matcher import Matcher, compile_grammar
 from tests.chaos.load.grammar import COSTLY
 from tests.stack import BUNDLED_MODEL
 

@@ -20,12 +20,12 @@ from optimist_common.sampling import SamplingParams
 from optimist_worker.core.copies import Copies
 from optimist_worker.core.form import Style
 from optimist_worker.core.plan import StepResult, WindowUpdate
-from optimist_worker.model.draft_tree import GrammarRow
-from optimist_worker.model.matcher import Matcher, compile_grammar
+from optimist_worker.grammar.draft_tree import GrammarRow
+from optimist_worker.grammar.matcher import Matcher, compile_grammar
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
-from tests.worker.model.test_matcher import END, END_ONLY, ORACLE, TOKENIZER, of_json
+from tests.worker.grammar.test_matcher import END, END_ONLY, ORACLE, TOKENIZER, of_json
 from tests.worker.step import generate
 
 STYLES: list[Callable[[object], str]] = [

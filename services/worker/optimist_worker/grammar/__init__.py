@@ -1,0 +1,1 @@
+"""Grammars that outputs follow: masks, and drafts of what they say."""
