@@ -109,7 +109,8 @@ def test_drafts_are_a_tree_that_the_grammar_allows(answer: tuple[Any, Any], data
     others = st.integers(0, 2047) | st.sampled_from([*token_ids, END])
     row = GrammarRow(0, [data.draw(others) for _ in parents], parents)
     limit, least = data.draw(st.integers(size, 40)), data.draw(st.sampled_from([0.0, 0.01, 0.3]))
-    matcher = start(schema)
+    prompt = f"{data.draw(words)} {' '.join(map(str, value.values()))} {json.dumps(value)}"
+    matcher = start(schema, None, TOKENIZER.encode(prompt).ids)
     matcher.commit(token_ids[:at])
     assert matcher.fault is None
     before = root_mask(matcher)
@@ -169,9 +170,11 @@ def test_keys_cost_no_passes(write: Callable[[object], str]) -> None:
     assert warm <= cold
 
 
-def test_values_that_the_prompt_has_cost_few_passes() -> None:
+@pytest.mark.parametrize("between", [" ", "\n"])
+def test_values_that_the_prompt_has_cost_few_passes(between: str) -> None:
     prompt = (
-        "Nadia Foster, 14 Orchard Row, Westbury, wrote: The export loses the last row. Paid 212.5."
+        "The export loses the last row of each table, wrote Nadia Foster of 14 Orchard"
+        f"{between}Row, Westbury. Paid 212.5."
     )
     value = {"name": "Nadia Foster", "street": "14 Orchard Row", "paid": 212.5}
     texts: dict[str, object] = {name: {"type": "string"} for name in value}
@@ -192,9 +195,10 @@ def test_copies_go_on_as_the_prompt_does(text: str, data: Any) -> None:
     prompt = text.encode()
     at = data.draw(st.integers(0, len(prompt)))
     value = data.draw(st.binary(max_size=3) | st.just(prompt[at : at + 9]))
+    is_number = data.draw(st.booleans())
     copies = Copies(prompt, Style())
     for _ in range(2):
-        copies.begin()
+        copies.begin(is_number=is_number)
         for byte in value:
             copies.write(byte)
         for place in copies.places:
@@ -205,8 +209,9 @@ def test_copies_go_on_as_the_prompt_does(text: str, data: Any) -> None:
             chances = [0.9, *(piece.chance for piece in pieces)]
             assert chances == sorted(chances, reverse=True)
             assert all(piece.end_chance <= piece.chance for piece in pieces)
+        assert not copies.is_copied or 0 < copies.end_chance < 1
         copies.end()
-        starts = [start for start, _ in copies.starts()]
+        starts = [start for start, _ in copies.starts(None, is_number=is_number)]
         assert starts == sorted(set(starts))
 
 
@@ -236,6 +241,31 @@ def test_lines_of_inner_containers_are_indented_after_an_answer_has_ended() -> N
     matcher.commit(token_ids[: -len(ending)])
     drafts = matcher.draft(GrammarRow(0, []), 32, 0.0)
     assert len(find_path(drafts, ending)) == len(ending)
+
+
+@pytest.mark.parametrize("write", STYLES)
+def test_the_first_answer_is_written_like_the_json_of_its_prompt(
+    write: Callable[[object], str],
+) -> None:
+    example, value = {"item": {"size": [1, 2]}}, {"a": {"b": [True, False]}}
+    prompt = TOKENIZER.encode(f"{{{{x: [Write it like {write(example)} please.").ids
+    schema = derive_schema([value], {})
+    token_ids = [*TOKENIZER.encode(write(value)).ids, END]
+    passes = count_passes(start(schema, None, prompt), token_ids)
+    assert passes < count_passes(start(schema), token_ids)
+
+
+def test_the_style_of_prompts_is_not_followed_where_answers_have_another() -> None:
+    value = {"a": {"b": [True, False]}}
+    prompt = TOKENIZER.encode(json.dumps(value, indent=2)).ids
+    schema = derive_schema([value], {})
+    token_ids = [*TOKENIZER.encode(json.dumps(value)).ids, END]
+    style, passes = None, list[int]()
+    for _ in range(4):
+        matcher = start(schema, style, prompt)
+        passes.append(count_passes(matcher, token_ids))
+        style = matcher.style
+    assert passes[-1] < passes[0]
 
 
 @pytest.fixture(scope="module")

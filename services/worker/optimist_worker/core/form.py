@@ -4,8 +4,10 @@ A grammar leaves little to choose between values but white space, and an answer 
 same way throughout. Drafts from a schema: ToolSpec (arXiv 2604.13519).
 """
 
+import json
+import re
 from collections.abc import Iterator
-from copy import copy, deepcopy
+from copy import copy
 from typing import Protocol
 
 FORCED_CHANCE = 0.99
@@ -16,12 +18,27 @@ _MORE_CHANCE = 0.6
 """That a container goes on where it may end as well, before it is learned."""
 _SAME_CHANCE = 0.5
 """That a key has the value again that it had before, as often as not yet seen."""
+_FOLLOWS_PROMPT = 0.7
+"""That an answer writes like the JSON in its prompt, before it is learned."""
+_DOCUMENT = re.compile(r"[{\[]\s*[{\[\"]")
+_MOST_TRIES = 64
+"""Places of a prompt at which JSON is looked for."""
+_MOST_READ = 2**12
+"""Bytes of that JSON that are read."""
 _MOST_REMEMBERED = 48
 """Bytes of a value that is remembered."""
-_NUMBER_HAZARD = 0.4
-"""Chance that a number ends after one of its tokens."""
-_PRIOR_ENDS = 4.0
-"""How many ends of values the first trust in their hazards weighs."""
+_ENDS = {
+    b"key": 0.7,
+    b"literal": 0.8,
+    b"number": 0.35,
+    b"letter": 0.3,
+    b"digit": 0.2,
+    b"stop": 0.2,
+    b"mark": 0.02,
+}
+"""Chance that a value ends by what was written last of it, before it is learned."""
+_MOST_LENGTHS = 8
+"""Tokens so far by which that is learned apart."""
 _PRIOR_WEIGHT = 4.0
 """How many times what is first believed of a chance weighs."""
 _GUESS_MEMORY = 0.9
@@ -60,7 +77,8 @@ class Style:
         """The white space; None if a line begins."""
         self._indent = b""
         """What each level of lines begins with."""
-        self._expected = self._ended = 0.0
+        self.follows_prompt = Chance(_FOLLOWS_PROMPT, _GUESS_MEMORY)
+        """That it is the style of the JSON in the prompt."""
         self.guesses = Chance(1.0, _GUESS_MEMORY)
         """That what is guessed to come between values does."""
         self._chances: dict[tuple[bytes, int], Chance] = {}
@@ -71,7 +89,23 @@ class Style:
 
     def copy(self) -> "Style":
         """Returns one that goes on to learn by itself."""
-        return deepcopy(self)
+        other = copy(self)
+        other.guesses, other.follows_prompt = copy(self.guesses), copy(self.follows_prompt)
+        other._spaces, other.literals = dict(self._spaces), list(self.literals)
+        other._chances = {name: copy(chance) for name, chance in self._chances.items()}
+        return other
+
+    def follow(self, other: "Style") -> None:
+        """Goes on with another text's white space."""
+        self._spaces, self._indent = dict(other._spaces), other._indent
+
+    def is_like(self, other: "Style") -> bool:
+        """Whether the white space is another text's, as far as both have it."""
+        places = self._spaces.keys() & other._spaces.keys()
+        has_lines = any(self._spaces[place] is None for place in places)
+        return all(self._spaces[place] == other._spaces[place] for place in places) and (
+            self._indent == other._indent or not has_lines
+        )
 
     def chance(self, name: bytes, number: int, first: float) -> Chance:
         """Returns a chance by its name and number, which begins with what is first believed."""
@@ -102,21 +136,11 @@ class Style:
         space = self._spaces[key]
         return b"\n" + self._indent * depth if space is None else space
 
-    def learn_end(self, hazard: float, *, has_ended: bool) -> None:
-        """Takes note of whether a value has ended where it was expected to with a chance."""
-        self._expected = _MEMORY * self._expected + hazard
-        self._ended = _MEMORY * self._ended + has_ended
-
-    def scale(self, hazard: float) -> float:
-        """Returns the chance that a value ends, by what came of those that were expected."""
-        scale = (self._ended + _PRIOR_ENDS) / (self._expected + _PRIOR_ENDS)
-        return min(scale * hazard, 0.9)
-
 
 class Values(Protocol):
     """What follows the strings and numbers of a text that are no keys."""
 
-    def begin(self) -> None:
+    def begin(self, *, is_number: bool) -> None:
         """One begins."""
 
     def write(self, byte: int) -> None:
@@ -124,6 +148,10 @@ class Values(Protocol):
 
     def end(self) -> None:
         """It ends."""
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether how it ends is learned elsewhere."""
 
 
 class JsonText:
@@ -138,7 +166,9 @@ class JsonText:
         self._num_tokens = self.num_closed = 0
         """Tokens of the value so far; strings that have ended."""
         self._written = b""
-        """Of the string or number."""
+        """The beginning of the string or number."""
+        self._last = 0
+        """Its last byte."""
         self._key = b""
         self._values: dict[bytes, tuple[bytes, int, int]] = {}
         """Strings by their keys: the last one, how many came, how many were the same again."""
@@ -171,7 +201,7 @@ class JsonText:
         if self._before == _NUMBER:
             return b"number"
         if self.is_in_string:
-            return b"string" if self._written[-1:].isdigit() and not self._is_key else None
+            return b"string" if self._last in b"0123456789" and not self._is_key else None
         return b"value" if self.begins_value else None
 
     @property
@@ -186,12 +216,12 @@ class JsonText:
     def commit(self, token: bytes) -> None:
         """Goes on by a token, and learns the style from it."""
         was_in_value, num_closed = self.is_in_value, self.num_closed
-        hazard = self._find_hazard()
+        end = None if self._observer.is_copied else self._end
         for byte in token:
             self._take(byte, learns=True)
         goes_on = was_in_value and self.is_in_value and num_closed == self.num_closed
-        if hazard:
-            self.style.learn_end(hazard, has_ended=not goes_on)
+        if end is not None:
+            end.learn(was_right=not goes_on)
         self._num_tokens = self._num_tokens + 1 if goes_on else 0
 
     def feed(self, text: bytes) -> None:
@@ -227,6 +257,7 @@ class JsonText:
     def _write(self, byte: int, *, learns: bool) -> None:
         if len(self._written) <= _MOST_REMEMBERED:
             self._written += bytes([byte])
+        self._last = byte
         if learns:
             self._observer.write(byte)
 
@@ -255,10 +286,10 @@ class JsonText:
             self._learn_structure(byte, closes=closes)
         self._space = b""
         if byte == ord('"'):
-            self.is_in_string, self._written = True, b""
+            self.is_in_string, self._written, self._last = True, b"", 0
             self._is_key = self._open[-1] == ord("{") and self._before in b"{,"
             if learns and not self._is_key:
-                self._observer.begin()
+                self._observer.begin(is_number=False)
         elif byte in b"{[":
             self._open.append(byte)
             self._before = byte
@@ -270,7 +301,7 @@ class JsonText:
         else:
             self._before, self._written = _NUMBER, b""
             if learns:
-                self._observer.begin()
+                self._observer.begin(is_number=True)
             self._write(byte, learns=learns)
 
     def _learn_structure(self, byte: int, *, closes: bool) -> None:
@@ -284,18 +315,30 @@ class JsonText:
         """That the innermost container goes on where it may end as well."""
         return self.style.chance(b"more", self._open[-1], _MORE_CHANCE)
 
-    def _find_hazard(self) -> float:
-        """Returns the chance that the value ends, before it is scaled; 0 if it cannot."""
-        if not self._open or self._is_escaped or not self.is_in_value:
-            return 0.0
-        if not self.is_in_string:
-            return _NUMBER_HAZARD
-        # The longer a string is, the longer it goes on.
-        return 1 / (3 + self._num_tokens / 2) if self._num_tokens else 0.0
+    @property
+    def _end(self) -> Chance | None:
+        """That the value that is being written ends now; None if it cannot."""
+        is_empty = self.is_in_string and not self._num_tokens
+        if not self._open or self._is_escaped or not self.is_in_value or is_empty:
+            return None
+        kind = self._find_kind()
+        return self.style.chance(kind, min(self._num_tokens, _MOST_LENGTHS), _ENDS[kind])
+
+    def _find_kind(self) -> bytes:
+        """Returns what was written last, a key of `_ENDS`."""
+        last = bytes([self._last])
+        if self.is_in_key:
+            return b"key"
+        if last.isdigit():
+            return b"digit" if self.is_in_string else b"number"
+        if last.isalpha() or last >= b"\x80":
+            return b"letter" if self.is_in_string else b"literal"
+        return b"stop" if last in b".!?)]}%" else b"mark"
 
     def find_end_chance(self) -> float:
         """Returns the chance that the value that is being written ends now."""
-        return self.style.scale(self._find_hazard())
+        end = self._end
+        return 0.0 if end is None else end.value
 
     def end_value(self) -> bytes:
         """Goes on as if the value ended here; returns what is written for that."""
@@ -335,3 +378,38 @@ class JsonText:
                 continue
             if piece := space[len(self._space) :] + mark:
                 yield piece, chance
+
+
+class _Ignored:
+    """Values that nobody follows."""
+
+    is_copied = False
+
+    def begin(self, *, is_number: bool) -> None:
+        """Does nothing."""
+
+    def write(self, byte: int) -> None:
+        """Does nothing."""
+
+    def end(self) -> None:
+        """Does nothing."""
+
+
+def read_style(text: bytes) -> Style | None:
+    """Returns how the last JSON in a text is written; None if there is none."""
+    document, place = "", 0
+    decoder, decoded = json.JSONDecoder(), text.decode(errors="replace")
+    for _ in range(_MOST_TRIES):
+        if (match := _DOCUMENT.search(decoded, place)) is None:
+            break
+        try:
+            _, place = decoder.raw_decode(decoded, match.start())
+        except (ValueError, RecursionError):
+            place = match.end()
+        else:
+            document = decoded[match.start() : place]
+    if not document:
+        return None
+    style = Style()
+    JsonText(style, _Ignored()).commit(document.encode()[:_MOST_READ])
+    return style

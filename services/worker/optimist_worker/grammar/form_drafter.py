@@ -5,12 +5,12 @@ then split by the tokenizer: between values tokens join their neighbours.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from typing import NamedTuple
 
 from llguidance import LLMatcher, LLTokenizer
 
 from optimist_worker.core.copies import Copies, Piece
-from optimist_worker.core.form import Chance, JsonText, Style
+from optimist_worker.core.form import Chance, JsonText, Style, read_style
 from optimist_worker.grammar.between import Between, BetweenWriter
 from optimist_worker.grammar.draft_tree import Bits, DraftTree, FormDraft, has_bit
 
@@ -18,12 +18,36 @@ _CUT_CHANCE = 0.6
 """That a value ends where a draft of it may not go on as its source does."""
 _BESIDE = 0.5
 """How likely a value is to end where other drafts go on with it, of how likely it is elsewhere."""
-_NEXT_PLACE = 0.3
+_NEXT_PLACE = 0.45
 """How likely a value is to be at each further place, of how likely it is at the one before."""
 _DIGIT_CHANCE = 0.06
 """That a certain digit comes where one may, before it is learned."""
+_LEAST_LIKELY = 0.05
+"""Chance below which nothing is written after a value that is still to begin."""
 _MOST_PLACES = _MOST_ENDS = 3
 """Places of a value that are drafted from, and ends of it at each."""
+
+
+class _Value(NamedTuple):
+    """A value of the prompt, or what is left of it, that ends where something comes after it."""
+
+    text: bytes
+    chance: float
+    """That it is written, and ends there."""
+    place: int
+    """Where it ends in the prompt."""
+
+
+class _Beginning(NamedTuple):
+    """What is drafted up to where a value may begin."""
+
+    text: bytes
+    token_ids: list[int]
+    chance: float
+    digit_place: bytes | None
+    """See `JsonText.digit_place`."""
+    last: int | None = None
+    """Where the copy before ends in the prompt, if that is drafted as well."""
 
 
 class FormDrafter:
@@ -34,13 +58,17 @@ class FormDrafter:
     ) -> None:
         """Begins before the output; `end_only` has the end tokens, `[num_bytes]`.
 
-        The style of JSON is taken to be that of another output. Values may be copied from the
-        prompt, token ids.
+        The style of JSON is taken to be that of the prompt, token ids, or of another output.
+        Values may be copied from the prompt.
         """
         self._tokenizer, self._end_only = tokenizer, end_only
         self._writer = BetweenWriter(tokenizer, end_only)
         self.style = style = style.copy()
-        self._copies = Copies(tokenizer.decode_bytes(list(prompt)), style)
+        text = tokenizer.decode_bytes(list(prompt))
+        self._prompt_style = read_style(text)
+        if self._prompt_style is not None and style.follows_prompt.value > 1 / 2:
+            style.follow(self._prompt_style)
+        self._copies = Copies(text, style)
         self._text = JsonText(style, self._copies)
         self._num_passes = self._num_emitted = 0
         self._guessed: int | None = None
@@ -69,6 +97,8 @@ class FormDrafter:
             self._guessed = None
         if end is not None:
             self.style.end_token_id = end
+            if (read := self._prompt_style) is not None:
+                self.style.follows_prompt.learn(was_right=self.style.is_like(read))
         self.follow(token_ids)
 
     def draft(
@@ -86,10 +116,11 @@ class FormDrafter:
         if is_chain and 0 < len(tree.drafts) < len(own):
             self._go_on(tree, [draft.token_id for draft in tree.drafts])
         self._go_on(tree, [])
+        here = _Beginning(b"", [], 1.0, self._text.digit_place)
         if self._text.begins_value:
-            self._begin(tree, b"", [], 1.0)
-        if not self._copies.places:
-            self._add_digits(tree, self._text.digit_place, [], 1.0)
+            self._begin(tree, here)
+        if not self._copies.is_copied:
+            self._add_digits(tree, here)
         return tree.drafts
 
     def _go_on(self, tree: DraftTree, path: list[int]) -> None:
@@ -104,13 +135,14 @@ class FormDrafter:
             # A key that is not known ends as values do.
             is_known = is_known or bool(between)
         if not is_known:
-            chance = text.find_end_chance()
+            is_copied = not path and self._copies.is_copied
+            chance = self._copies.end_chance if is_copied else text.find_end_chance()
             if tree.drafts:
                 # Where its source goes on with what may not come, the value probably ends.
                 chance = max(chance, _CUT_CHANCE) if path else chance * _BESIDE
             between = self._end_value(tree, path, text) if chance > tree.least_chance else []
         for number, one in enumerate(between):
-            new = self._add(tree, path, b"", one, chance)
+            new = self._add(tree, path, _Value(b"", chance, -1), one)
             if new and not (path or number) and is_known and one.parts[0][1] == 1.0:
                 self._guessed = new[0]
         if not path and self._text.is_in_value:
@@ -129,88 +161,73 @@ class FormDrafter:
 
     def _copy(self, tree: DraftTree) -> None:
         """Adds what a value may copy from the prompt, and what comes where it may end there."""
+        here = _Beginning(b"", [], 1.0, None)
         between: list[Between] = []
         for rank, place in enumerate(self._copies.places[:_MOST_PLACES]):
             pieces = self._copies.go_on(place, _NEXT_PLACE**rank)
-            self._add_words(tree, b"", [], pieces)
-            texts = list(accumulate(piece.text for piece in pieces))
-            ends = sorted(
-                zip(texts, pieces, strict=True), key=lambda one: one[1].end_chance, reverse=True
-            )
-            for text, piece in ends[:_MOST_ENDS]:
-                if piece.end_chance > tree.least_chance:
+            self._add_words(tree, here, pieces)
+            for value in _find_ends(place, pieces)[:_MOST_ENDS]:
+                if value.chance > tree.least_chance:
                     between = between or self._end_value(tree, [], self._text.copy())
                     for one in between:
-                        self._add(tree, [], text, one, piece.end_chance, place + len(text))
+                        self._add(tree, [], value, one)
 
-    def _add(
-        self,
-        tree: DraftTree,
-        path: list[int],
-        text: bytes,
-        between: Between,
-        chance: float,
-        last: int | None = None,
-    ) -> list[int]:
-        """Adds what comes between values after a path and a text; returns its tokens."""
-        if chance <= tree.least_chance:
+    def _add(self, tree: DraftTree, path: list[int], value: _Value, between: Between) -> list[int]:
+        """Adds what comes between values after a path and a value; returns its tokens."""
+        if value.chance <= tree.least_chance:
             return []
-        parts = [(part, chance * likely) for part, likely in between.parts]
-        parts[0] = text + parts[0][0], parts[0][1]
-        num_there = len(self._writer.tokenize(text)) if text else 0
+        parts = [(part, value.chance * likely) for part, likely in between.parts]
+        parts[0] = value.text + parts[0][0], parts[0][1]
+        num_there = len(self._writer.tokenize(value.text)) if value.text else 0
         new, size = self._choose(tree, parts, num_there, is_last=between.is_last)
         num_valid = tree.add(path, new)
         if between.begins_value and size == len(parts) and num_valid == len(new) and not path:
             written = b"".join(part for part, _ in parts)
-            self._begin(tree, written, new, parts[-1][1], last)
-            self._add_digits(tree, between.digit_place, new, parts[-1][1])
+            last = value.place if value.text else None
+            beginning = _Beginning(written, new, parts[-1][1], between.digit_place, last)
+            self._begin(tree, beginning)
+            self._add_digits(tree, beginning)
         return new[:num_valid]
 
-    def _begin(
-        self,
-        tree: DraftTree,
-        written: bytes,
-        before: list[int],
-        chance: float,
-        last: int | None = None,
-    ) -> None:
-        """Adds how a value may begin after what is `written`, in tokens `before`."""
-        for start, likely in self._copies.starts(last):
-            if self._is_worth(tree, chance * likely):
-                pieces = self._copies.go_on(start, chance * likely, begins=True)
-                self._add_words(tree, written, before, pieces)
+    def _begin(self, tree: DraftTree, here: _Beginning) -> None:
+        """Adds how a value may begin, and what comes after the likeliest of those that end."""
+        values: list[_Value] = []
+        is_number = here.digit_place == b"value"
+        for start, likely in self._copies.starts(here.last, is_number=is_number):
+            if self._is_worth(tree, here.chance * likely):
+                pieces = self._copies.go_on(start, here.chance * likely, begins=True)
+                self._add_words(tree, here, pieces)
+                values += _find_ends(start, pieces)
+        value = max(values, key=lambda one: one.chance, default=None)
+        if value is None or value.chance <= max(tree.least_chance, _LEAST_LIKELY):
+            return
+        value = value._replace(text=here.text + value.text)
+        path = self._writer.tokenize(value.text)
+        if tree.matcher.validate_tokens(path) == len(path):
+            for one in self._end_value(tree, path, self._text.after(value.text)):
+                self._add(tree, [], value, one)
 
-    def _add_digits(
-        self,
-        tree: DraftTree,
-        place: bytes | None,
-        before: list[int],
-        chance: float,
-    ) -> None:
+    def _add_digits(self, tree: DraftTree, here: _Beginning) -> None:
         """Adds the digits that are likely enough to come next, where one may."""
+        place = here.digit_place
         if place is None or tree.has_own:
             return
         for token_id, digit in self._digits:
-            if self._is_worth(tree, chance * self._digit(place, digit).value):
-                tree.add(before, [token_id])
+            if self._is_worth(tree, here.chance * self._digit(place, digit).value):
+                tree.add(here.token_ids, [token_id])
 
     def _digit(self, place: bytes, digit: int) -> Chance:
         return self.style.chance(place, digit, _DIGIT_CHANCE)
 
-    def _add_words(
-        self,
-        tree: DraftTree,
-        written: bytes,
-        before: list[int],
-        pieces: Sequence[Piece],
-    ) -> None:
-        """Adds as many words as are worth it after a text that is `before` in tokens."""
+    def _add_words(self, tree: DraftTree, here: _Beginning, pieces: Sequence[Piece]) -> None:
+        """Adds as many words of a value as are worth it."""
         if not pieces or not self._is_worth(tree, pieces[0].chance):
             return
         parts = [(piece.text, piece.chance) for piece in pieces]
-        parts[0] = written + parts[0][0], parts[0][1]
-        new, _ = self._choose(tree, parts, len(before), is_last=False)
-        if new[: len(before)] == before:
+        parts[0] = here.text + parts[0][0], parts[0][1]
+        before = len(here.token_ids)
+        new, _ = self._choose(tree, parts, before, is_last=False)
+        if new[:before] == here.token_ids:
             tree.add([], new)
 
     def _is_worth(self, tree: DraftTree, chance: float) -> bool:
@@ -250,3 +267,13 @@ class FormDrafter:
 
     def _is_end(self, token_id: int) -> bool:
         return has_bit(self._end_only, token_id)
+
+
+def _find_ends(place: int, pieces: Sequence[Piece]) -> list[_Value]:
+    """Returns where a value that goes on from a place may end, the likeliest first."""
+    values: list[_Value] = []
+    text = b""
+    for piece in pieces:
+        text += piece.text
+        values.append(_Value(text, piece.end_chance, place + len(text)))
+    return sorted(values, key=lambda one: one.chance, reverse=True)
