@@ -6,7 +6,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from optimist_gateway.core.hosts import AllowedHosts
+from optimist_gateway.server.middleware import AllowedHosts
 from tests.gateway.harness import BODIES, CHAT, Gateway, Start, bearer, error_of
 
 EVIL = "evil.example:8000"

@@ -22,10 +22,10 @@ from optimist_gateway.core.request import (
     Structure,
     ToolUse,
 )
-from optimist_gateway.structure.check_child import check_grammar
 from optimist_gateway.structure.grammars import grammar
-from optimist_gateway.structure.json_rule import MAX_WHITE_SPACE, allow_white_space
+from optimist_gateway.structure.json_schema import MAX_WHITE_SPACE, allow_white_space
 from optimist_gateway.structure.tool_format import HERMES, ToolFormat
+from optimist_gateway.structure.verdicts import check_grammar
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import EOS
 from tests.gateway.structure.test_tool_calls import written

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from optimist_gateway.structure.schema import (
+from optimist_gateway.structure.json_schema import (
     MAX_DEPTH,
     check_json,
 )

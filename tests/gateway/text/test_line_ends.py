@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_gateway.text.line_ends import line_ends, sent_spans, with_lf, with_line_ends
-from optimist_gateway.text.prediction import MAX_LENGTHS
+from optimist_gateway.text.prediction import (
+    MAX_LENGTHS,
+    line_ends,
+    sent_spans,
+    with_lf,
+    with_line_ends,
+)
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, Script, Step
 from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway
 from tests.gateway.text.test_prediction import predictions

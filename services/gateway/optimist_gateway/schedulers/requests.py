@@ -14,7 +14,7 @@ from optimist_common.columns import to_bytes
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepLogprobs, StepOutput
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import prefix_key
-from optimist_gateway.structure.json_rule import allow_white_space
+from optimist_gateway.structure.json_schema import allow_white_space
 
 logger = logging.getLogger(__name__)
 

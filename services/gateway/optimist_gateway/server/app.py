@@ -28,7 +28,6 @@ from optimist_gateway.api.openai.responses.writer import responses_router
 from optimist_gateway.api.openapi import add_document
 from optimist_gateway.api.page.router import page_router
 from optimist_gateway.core.admission import Admission
-from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import Limits
 from optimist_gateway.generation.generation import ServedModel, Service
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
@@ -36,7 +35,7 @@ from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.schedulers.metrics import SchedulerCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
-from optimist_gateway.server.middleware import Authentication, Observation, RequestId
+from optimist_gateway.server.middleware import AllowedHosts, Authentication, Observation, RequestId
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer

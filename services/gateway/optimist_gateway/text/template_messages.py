@@ -9,7 +9,7 @@ from typing import Any
 
 from optimist_gateway.core.json_text import HEAVY, is_heavier, parse_json
 from optimist_gateway.core.request import Function, Message, ToolCall
-from optimist_gateway.structure.schema import MAX_VALUES, check_json
+from optimist_gateway.structure.json_schema import MAX_VALUES, check_json
 from optimist_gateway.structure.tool_format import MISTRAL, MISTRAL_ARGS, ToolFormat
 
 MAX_CALL_VALUES = 100_000

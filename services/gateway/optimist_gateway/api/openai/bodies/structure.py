@@ -28,7 +28,7 @@ from optimist_gateway.core.request import (
     RegexContent,
     ToolUse,
 )
-from optimist_gateway.structure.schema import MAX_VALUES, check_json
+from optimist_gateway.structure.json_schema import MAX_VALUES, check_json
 
 MAX_TOOLS = 512
 MAX_TEXT_WEIGHT = 2 * HEAVY * MAX_VALUES
