@@ -9,7 +9,7 @@ from optimist_gateway.core.answer.answer import Answer, Echo, Piece
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.observing.request_record import FAILED, ChoiceTimes
-from optimist_gateway.schedulers.requests import RequestStream
+from optimist_gateway.schedulers.requests import ScheduledRequest
 
 _STATUS = {
     FinishReason.REFUSED: 400,
@@ -33,7 +33,7 @@ def _nobody(*_: object) -> None:
 class Choice:
     """A request of its own at the scheduler, which runs; `start` it once, then `close`."""
 
-    stream: RequestStream
+    stream: ScheduledRequest
     """Its outputs."""
     answer: Answer
     """What becomes of them."""
@@ -56,7 +56,7 @@ class Choice:
         """Begins to report pieces as their steps arrive, up to the one with a finish reason.
 
         `end` is called once; with ApiError if the request failed at the scheduler, else with what
-        `RequestStream` says.
+        `ScheduledRequest` says.
         """
         self._report, self._end = report, end
         self.stream.read(self._take)

@@ -32,8 +32,7 @@ from optimist_gateway.core.request import Limits
 from optimist_gateway.generation.generation import ServedModel, Service
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
-from optimist_gateway.schedulers.metrics import SchedulerCollector
-from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.schedulers.pool import SchedulerCollector, SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
 from optimist_gateway.server.middleware import AllowedHosts, Authentication, Observation, RequestId
 from optimist_gateway.settings import GatewaySettings
