@@ -16,7 +16,7 @@ from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSp
 from optimist_gateway.core.answer.thinking import ThinkingReader
 from optimist_gateway.core.error import ApiError, naming
 from optimist_gateway.core.request import Limits, Request, ToolUse
-from optimist_gateway.generation.choice import Choice, Choices, TakePiece
+from optimist_gateway.generation.choice import Choice, TakePiece
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import ChoiceTimes, RequestObserver, current_record
 from optimist_gateway.schedulers.messages import prepare
@@ -104,8 +104,7 @@ class Generation:
     ) -> None:
         """Takes a request, with the client's own name for it if it sent one.
 
-        Raises:
-            ApiError: It asks for another model, or for more than the server allows.
+        Raises ApiError if it asks for another model, or for more than the server allows.
         """
         self.model = service.find_model(request.model)
         with naming(request.names):
@@ -115,11 +114,15 @@ class Generation:
         self.request = request
         self.left = False
         """Whether the client went away."""
-        self._has_failed = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once no more pieces come; `wait` says why."""
+        self._error: Exception | None = None
+        self._is_paused = self._has_failed = False
         self.thinking: ThinkingReader | None = None
         """What thoughts are read with, from where an answer begins; known with the first piece.
         None if there are none to tell apart."""
-        self.choices = Choices(request.num_choices)
+        self._choices: list[Choice] = []
+        self._num_open = request.num_choices
         self._service = service
         self._client = current_client.get().name
         self._started = time.perf_counter()
@@ -129,11 +132,35 @@ class Generation:
     def leave(self) -> None:
         """Ends the request because its client went away."""
         self.left = True
-        self.choices.close()
+        self._close()
+
+    def pause(self) -> None:
+        """Lets what the scheduler says wait, in bounds: a choice that waits too long fails."""
+        self._is_paused = True
+        for choice in self._choices:
+            choice.pause()
+
+    def resume(self) -> None:
+        """Goes on with what waits."""
+        self._is_paused = False
+        for choice in self._choices:
+            # What one choice says may be too much again.
+            if self._is_paused:
+                break
+            choice.resume()
+
+    async def wait(self) -> None:
+        """Returns when every choice is complete, or all are closed.
+
+        Raises ApiError if one failed at the scheduler, lost it, or was paused for too long.
+        """
+        await self.ended
+        if self._error is not None:
+            raise self._error
 
     def usage(self) -> Usage:
         """Returns the account of all choices so far."""
-        return add_usages([choice.answer.usage() for choice in self.choices.each], self.request.n)
+        return add_usages([choice.answer.usage() for choice in self._choices], self.request.n)
 
     def message_reader(self) -> MessageReader:
         """Returns what reads the message that an answer is; not before the first piece."""
@@ -146,7 +173,7 @@ class Generation:
     @property
     def size(self) -> int:
         """About how many values the whole answer has."""
-        answers = [choice.answer for choice in self.choices.each]
+        answers = [choice.answer for choice in self._choices]
         num_tokens = sum(one.num_tokens for one in answers)
         if self.request.echo:
             num_tokens += sum(one.num_prompt_tokens for one in answers)
@@ -169,7 +196,7 @@ class Generation:
             with naming(self.request.names):
                 await self._add()
                 if not self.left:
-                    self.choices.start(report)
+                    self._start(report)
                 yield
         except ApiError:
             self._has_failed = True
@@ -207,7 +234,7 @@ class Generation:
             prompt = prompts[index // request.n]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            self.choices.each.append(self._choice(index, prompt, predictions, add))
+            self._choices.append(self._choice(index, prompt, predictions, add))
 
     def _choice(
         self,
@@ -259,9 +286,28 @@ class Generation:
         tags = self.thinking.form.tags if self.thinking is not None else ()
         return *parts, *tags
 
+    def _start(self, report: TakePiece) -> None:
+        for choice in self._choices:
+            choice.start(report, self._end_choice)
+            if self._is_paused:
+                choice.pause()
+
+    def _end_choice(self, error: Exception | None) -> None:
+        """Takes note that a choice is complete, or of the first failure, which ends all."""
+        self._num_open -= 1
+        self._error = self._error or error
+        if (error is not None or not self._num_open) and not self.ended.done():
+            self.ended.set_result(None)
+
+    def _close(self) -> None:
+        for choice in self._choices:
+            choice.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
     def _end(self) -> None:
-        self.choices.close()
-        if not self.choices.each:
+        self._close()
+        if not self._choices:
             return
         usage = self._record.usage = self.usage()
         if self._has_failed and not usage.completion_tokens:

@@ -29,7 +29,6 @@ class RequestRecord:
     operation: str = ""
     """What OpenTelemetry's conventions for generative AI call it; empty if it generates nothing."""
     span: Span | None = None
-    request_id: str = ""
     model: str = ""
     """The model's name; empty until it is known that there is such a model."""
     outcome: str = ""
@@ -49,7 +48,7 @@ class RequestRecord:
 
     def begin(self, request_id: str, request: Request, client_name: str | None = None) -> None:
         """Notes which request it is; log lines are marked with its names from now on."""
-        self.request_id, self.model = request_id, request.model
+        self.model = request.model
         fields = {"request_id": request_id}
         if client_name is not None:
             fields["client_request_id"] = client_name

@@ -95,7 +95,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         generation = self.generation
-        generation.choices.ended.add_done_callback(lambda _: self._has_events.set())
+        generation.ended.add_done_callback(lambda _: self._has_events.set())
         async with _watched(generation, receive), _beside(self._keep_alive(scope, send)):
             data = await self._events(scope, send)
         await send({"type": "http.response.body", "body": data, "more_body": False})
@@ -108,7 +108,7 @@ class EventStream(Response):
                 await self._has_events.wait()
                 if self._early:
                     await self._start(scope, send)
-                await generation.choices.wait()
+                await generation.wait()
         except ApiError as error:
             async with self._starting:
                 if self._exchange is None:
@@ -132,7 +132,7 @@ class EventStream(Response):
         if self._exchange is None:
             self._early += data
             self._has_events.set()
-            self.generation.choices.pause()
+            self.generation.pause()
             return
         self._exchange.write(data)
 
@@ -144,14 +144,14 @@ class EventStream(Response):
             head = {"status": self.status_code, "headers": self.raw_headers}
             await send({"type": "http.response.start", **head})
             exchange: Exchange = scope["extensions"][EXCHANGE]["exchange"]
-            choices = self.generation.choices
-            exchange.flow.on_pause, exchange.flow.on_resume = choices.pause, choices.resume
+            generation = self.generation
+            exchange.flow.on_pause, exchange.flow.on_resume = generation.pause, generation.resume
             if self._early:
                 exchange.write(self._early)
                 self._early = b""
             self._exchange = exchange
             if not exchange.flow.is_paused:
-                choices.resume()
+                generation.resume()
 
     async def _keep_alive(self, scope: Scope, send: Send) -> None:
         """Sends comments, each between two events, as events are written whole; returns never."""
@@ -222,7 +222,7 @@ class Answering:
         pieces: list[tuple[int, Piece]] = []
         running = generation.running(lambda *piece: pieces.append(piece))
         async with _watched(generation, http_request.receive), running:
-            await generation.choices.wait()
+            await generation.wait()
         if generation.left:
             self._count("disconnected")
             return Response(status_code=CLIENT_CLOSED_REQUEST)
