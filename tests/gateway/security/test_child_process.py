@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from optimist_gateway.security.child_process import (
+from optimist_gateway.security.beside import (
     ChildError,
     ChildProcess,
     ChildUnavailableError,

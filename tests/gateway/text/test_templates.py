@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from optimist_gateway.core.answer.spans import find_contents
 from optimist_gateway.core.request import Message, ToolCall
 from optimist_gateway.structure.tool_format import JSON, LLAMA3, MISTRAL, ToolFormat
-from optimist_gateway.text.chat_template import render
-from optimist_gateway.text.template_messages import template_messages, with_tools
+from optimist_gateway.text.chat_template import render, template_messages, with_tools
 
 ALTERNATES = """
 {%- for message in messages %}

@@ -23,13 +23,14 @@ from optimist_common.model_files.tokenizer import find_file, load_tokenizer
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.security.child_process import (
+from optimist_gateway.security.beside import (
+    LONG,
     ChildDiedError,
     ChildError,
     ChildProcess,
     ChildTimeoutError,
     ChildUnavailableError,
+    beside,
 )
 from optimist_gateway.structure.json_schema import loosened
 

@@ -11,7 +11,7 @@ from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.core.request import Conversation, Request, TextOrTokens
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.text.template_messages import (
+from optimist_gateway.text.chat_template import (
     TemplateMessage,
     template_messages,
     template_tool,

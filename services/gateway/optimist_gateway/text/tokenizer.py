@@ -16,12 +16,12 @@ from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.answer.thinking import thinking_format
 from optimist_gateway.core.error import ApiError, FieldError
-from optimist_gateway.security.beside import beside
-from optimist_gateway.security.child_process import (
+from optimist_gateway.security.beside import (
     ChildError,
     ChildProcess,
     ChildTimeoutError,
     ChildUnavailableError,
+    beside,
 )
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, check_template, render
