@@ -84,11 +84,7 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
     """Changes how urgent a request in progress is, at whichever schedulers its choices are.
 
     `request_id` is the id of the answer, or the client's own name of the request. Returns how many
-    choices of it were found.
-
-    Raises:
-        ApiError: An argument is wrong, no such request is in progress, no scheduler honours
-            priorities, or those that may have the request did not answer.
+    choices of it were found; raises ApiError for none, or if no scheduler honours priorities.
     """
     with naming(dict):
         if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
@@ -125,9 +121,8 @@ def _figures(stats: scheduler_pb2.Stats) -> dict[str, Any]:
 def _with_priorities(pools: Sequence[SchedulerPool]) -> list[SchedulerPool]:
     """Returns the pools that may honour priorities: those that are not reached may as well.
 
-    Raises:
-        FieldError: No scheduler that is reached honours priorities.
-        SchedulerUnavailableError: None is reached.
+    Raises FieldError if no scheduler that is reached honours priorities, and
+    SchedulerUnavailableError if none is reached.
     """
     reached = [pool.description for pool in pools if pool.connected] or [pools[0].description]
     if all(PRIORITY in one.unsupported_fields for one in reached):

@@ -183,12 +183,9 @@ class Generation:
     async def running(self, report: TakePiece) -> AsyncIterator[None]:
         """Begins the request; what is left of it ends with the block.
 
-        Args:
-            report: Called with a choice's index and what a step adds to it, in the moment in which
-                the step arrives. Every choice goes up to its piece with a finish reason.
-
-        Raises:
-            ApiError: The request is wrong, was not admitted, or a choice failed.
+        `report` is called with a choice's index and what a step adds to it, in the moment in which
+        the step arrives, up to the piece with a finish reason. Raises ApiError if the request is
+        wrong, was not admitted, or a choice failed.
         """
         admission = self._service.admission
         admission.admit(self._client, self.request.num_choices)

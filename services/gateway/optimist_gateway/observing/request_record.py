@@ -93,10 +93,8 @@ class RequestObserver:
     def begin(self, operation: str, attributes: Attributes, trace_parent: str) -> RequestRecord:
         """Returns the record of the request that this task answers, with a span if it is traced.
 
-        Args:
-            operation: What OpenTelemetry's conventions for generative AI call it, such as `chat`;
-                empty for a request that generates nothing and has no span.
-            trace_parent: W3C traceparent that came with the request, if one did.
+        The operation is as in `RequestRecord`; without one there is no span. The W3C traceparent is
+        that of the request, or empty.
         """
         span = None
         if operation:

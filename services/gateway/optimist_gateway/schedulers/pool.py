@@ -85,8 +85,7 @@ class SchedulerPool:
     def add(self, add: scheduler_pb2.Add) -> ScheduledRequest:
         """Sends a request to a scheduler; its handle is set here.
 
-        Raises:
-            SchedulerUnavailableError: None is connected, or none takes more commands.
+        Raises SchedulerUnavailableError if none is connected, or none takes more commands.
         """
         request = ScheduledRequest(add, self._abort)
         client = self._choose(request)

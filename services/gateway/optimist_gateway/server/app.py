@@ -53,14 +53,8 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> FastAPI:
     """Returns the application; it connects to the schedulers while it runs.
 
-    Its state holds the `Service` and the `Keys` as `service` and `keys`.
-
-    Args:
-        settings: What it serves, and how.
-        tokenizers: Those of `settings.served_models()`.
-
-    Raises:
-        SetupError: Keys or certificates cannot be read.
+    Its state holds the `Service` and the `Keys` as `service` and `keys`; the tokenizers are those
+    of `settings.served_models()`. Raises SetupError if keys or certificates cannot be read.
     """
     tracer = settings.tracer()
     models = _served_models(settings, tokenizers, settings.tls())
@@ -197,8 +191,7 @@ async def _serving_grpc(
 ) -> AsyncIterator[None]:
     """Serves the gRPC API for the time of the block, if there is a port for it.
 
-    Raises:
-        SetupError: The address cannot be bound.
+    Raises SetupError if the address cannot be bound.
     """
     if not settings.grpc_port:
         yield

@@ -192,11 +192,8 @@ class Grammars:
         """Returns the grammar of an answer, in llguidance's Lark dialect.
 
         If the model thinks, it does so before. Of schemas that need not be followed wholly, it has
-        what can be compiled.
-
-        Raises:
-            FieldError: There is none, or it is too complex.
-            ApiError: It cannot be checked now.
+        what can be compiled. Raises FieldError if there is none, or if it is too complex, and
+        ApiError if it cannot be checked now.
         """
         await self._verdicts.use(model)
         # What is no token of the model is written as text.

@@ -51,8 +51,7 @@ def render(
         add_generation_prompt: Whether to go up to where the answer begins.
         continue_final_message: Whether to end within the last message, at the end of its content.
 
-    Raises:
-        Exception: What is wrong with the template, or with the messages for it.
+    Raises whatever is wrong with the template, or with the messages for it.
     """
 
     def render_as(shown: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> str:

@@ -28,9 +28,8 @@ async def encode_prompts(
 ) -> list[Prompt]:
     """Returns the prompts.
 
-    Raises:
-        FieldError: One is empty or too long, has unknown tokens, or its messages make no prompt.
-        ApiError: Chat templates cannot be rendered now.
+    Raises FieldError if one is empty or too long, has unknown tokens, or its messages make no
+    prompt, and ApiError if chat templates cannot be rendered now.
     """
     encoder = _Encoder(request, tokenizer, model)
     return [
@@ -139,9 +138,7 @@ async def render_chat(
 ) -> str:
     """Returns the text that the model reads of a conversation, up to where the answer begins.
 
-    Raises:
-        FieldError: The messages do not make a prompt, or are too long for the model.
-        ApiError: Chat templates cannot be rendered now.
+    Raises as `encode_prompts` does.
     """
     messages, tools = conversation.messages, conversation.tools
     length = sum(len(message.content) for message in messages)

@@ -84,13 +84,11 @@ async def predicted_tokens(
     """Returns the tokens of each prediction, the most likely first, without empty ones.
 
     Each is cut at the length of the model's longest sequence, texts before a token that the model
-    lacks, which cannot come true. Texts get the line ends of the
-    prompts; those with others than LF follow once more with LF, if there is room, as some models
-    write LF whatever they read.
+    lacks, which cannot come true. Texts get the line ends of the prompts; those with others than LF
+    follow once more with LF, if there is room, as some models write LF whatever they read.
 
-    Raises:
-        FieldError: The predictions have together more than so many bytes of UTF-8 text or more
-            tokens than there may be, or one has tokens that the model does not have.
+    Raises FieldError if they have together more than so many bytes of UTF-8 text or more tokens
+    than there may be, or one has tokens that the model does not have.
     """
     texts = [one for one in request.predictions if isinstance(one, str)]
     _require_at_most((len(text.encode()) for text in texts), max_bytes, "bytes")

@@ -119,9 +119,7 @@ class Tokenizer:
         with_spans: bool = False,
         most: int | None = None,
     ) -> "Encoding":
-        """Returns the tokens of a text.
-
-        Special tokens that the text names are read as such.
+        """Returns the tokens of a text; special tokens that it names are read as such.
 
         Args:
             text: The text.
@@ -182,11 +180,8 @@ class Tokenizer:
     ) -> str:
         """Returns the text that the chat template makes of what `with_tools` returns.
 
-        The options are those of `render`.
-
-        Raises:
-            FieldError: The model has no chat template, or it rejects the messages.
-            ApiError: It cannot be rendered now.
+        The options are those of `render`. Raises FieldError if the model has no chat template, or
+        if it rejects the messages, and ApiError if it cannot be rendered now.
         """
         template = self._template(with_tools=tools is not None)
         if not template:
@@ -289,9 +284,8 @@ def load_tokenizer(
 ) -> Tokenizer:
     """Loads the tokenizer of a model directory or hub name; runs no code of the model.
 
-    Raises:
-        SetupError: There is no such model, or it has no usable tokenizer or chat template; the flag
-            is what named the model.
+    Raises SetupError, which has the flag that named the model, if there is no such model, or if it
+    has no usable tokenizer or chat template.
     """
     check_tokenizer(model, flag)
     tokenizer = load_transformers_tokenizer(model, flag)

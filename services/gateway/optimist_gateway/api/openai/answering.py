@@ -209,8 +209,7 @@ class Answering:
     ) -> Response:
         """Answers one request; `write` returns what writes its answer.
 
-        Raises:
-            ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.
+        Raises ApiError if nothing was sent yet and the request is wrong, not admitted, or failed.
         """
         request_id = f"{self.id_prefix}{uuid.uuid4().hex}"
         client_name = http_request.state.client_name
