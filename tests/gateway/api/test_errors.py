@@ -153,12 +153,6 @@ async def test_scheduler_failures(gateway: Gateway, code: str, status: int, stre
     assert (await gateway.figures()).get(counter, 0) - before == (status != 500)
 
 
-IGNORED: dict[str, Fields] = {CHAT: {"user": "ann"}, COMPLETIONS: {"user": "ann", "best_of": 3}}
-IGNORED[CHAT] |= {"metadata": {"task": "a test"}, "service_tier": "flex", "store": True}
-IGNORED[CHAT] |= {"prompt_cache_options": {"mode": "implicit", "ttl": "30m"}}
-IGNORED[CHAT] |= {"prompt_cache_key": "key", "prompt_cache_retention": "24h"}
-IGNORED[CHAT] |= {"safety_identifier": "ann", "moderation": {"model": "m"}, "verbosity": "low"}
-IGNORED[CHAT] |= {"web_search_options": {}, "reasoning_effort": "high"}
 # Each with a value that is refused, and those that ask for nothing.
 REFUSED: dict[str, dict[str, tuple[Any, list[Any]]]] = {
     CHAT: {
