@@ -1,4 +1,4 @@
-"""Has grammars compiled in a process that a grammar may end, and remembers what comes of it.
+"""Has grammars compiled in a process that a grammar may end, and remembers what was found.
 
 Some grammars of a few hundred bytes take minutes or gigabytes to compile whatever limits the
 compiler is given, so this is not done where requests are served.
