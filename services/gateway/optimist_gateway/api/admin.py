@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Peer
-from optimist_gateway.core.error import ApiError, FieldError, naming
+from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.core.schedulers import PRIORITY
 from optimist_gateway.generation.generation import Service
@@ -86,13 +86,12 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
     `request_id` is the id of the answer, or the client's own name of the request. Returns how many
     choices of it were found; raises ApiError for none, or if no scheduler honours priorities.
     """
-    with naming(dict):
-        if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
-            fault = f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters"
-            raise FieldError(("request_id",), fault)
-        if abs(priority) > MAX_PRIORITY:
-            raise FieldError(("priority",), f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
-        pools = _with_priorities(service.pools)
+    if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
+        fault = f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters"
+        raise FieldError(("request_id",), fault)
+    if abs(priority) > MAX_PRIORITY:
+        raise FieldError(("priority",), f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+    pools = _with_priorities(service.pools)
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
     command = scheduler_pb2.ConnectRequest(set_priority=change)
     replies = await ask_all(pools, command, REPLY_SECONDS)

@@ -215,14 +215,14 @@ class Tokenizer:
         while self.unready_reason is not None and self._process is not None:
             try:
                 await self.render_messages(_GREETING)
+            except FieldError as error:
+                # Some take no such conversation; what else is wrong shows with each chat.
+                logger.warning("a conversation of one message: %s", error.message)
             except ApiError as error:
                 self.unready_reason = error.message
                 logger.error("chats are not answered: %s", error.message)
                 await asyncio.sleep(_RESTART_SECONDS)
                 continue
-            except FieldError as error:
-                # Some take no such conversation; what else is wrong shows with each chat.
-                logger.warning("a conversation of one message: %s", error.message)
             self.unready_reason = None
 
     async def stop(self) -> None:
