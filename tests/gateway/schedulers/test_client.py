@@ -9,14 +9,9 @@ import pytest
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.drafts import DraftSource
-from optimist_gateway.core.answer.output import (
-    FinishReason,
-    StepOutput,
-)
+from optimist_gateway.core.answer.output import FinishReason, StepOutput
 from optimist_gateway.schedulers.messages import read_outputs
-from optimist_gateway.schedulers.requests import (
-    SchedulerUnavailableError,
-)
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from tests.gateway.fake_scheduler import EOS, Script, Step
 from tests.gateway.schedulers.fleet import Fleet
 

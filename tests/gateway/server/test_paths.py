@@ -40,11 +40,7 @@ async def test_what_is_not_there_is_said_so(gateway: Gateway, path: str) -> None
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
-    [
-        ("GET", CHAT, "POST"),
-        ("OPTIONS", CHAT, "POST"),
-        ("POST", MODELS, "GET, HEAD"),
-    ],
+    [("GET", CHAT, "POST"), ("OPTIONS", CHAT, "POST"), ("POST", MODELS, "GET, HEAD")],
 )
 async def test_a_wrong_method_names_the_right_one(
     gateway: Gateway, method: str, path: str, allowed: str
@@ -60,13 +56,7 @@ async def test_a_wrong_method_names_the_right_one(
 
 
 PATHS = ["/", "/page/main.js", "/health", "/ready", "/live", "/metrics"]
-PATHS += [
-    MODELS,
-    "/v1/models/tiny",
-    "/v1/models/other",
-    "/openapi.json",
-    "/none",
-]
+PATHS += [MODELS, "/v1/models/tiny", "/v1/models/other", "/openapi.json", "/none"]
 
 
 @pytest.mark.parametrize("path", PATHS)

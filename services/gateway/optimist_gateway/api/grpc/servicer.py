@@ -258,7 +258,5 @@ def _describe(model: ServedModel) -> inference_pb2.Model:
     """Describes a model; raises SchedulerUnavailableError without a scheduler of it."""
     description = model.schedulers.description
     return inference_pb2.Model(
-        name=model.name,
-        max_model_len=description.max_model_len,
-        vocab_size=description.vocab_size,
+        name=model.name, max_model_len=description.max_model_len, vocab_size=description.vocab_size
     )

@@ -3,14 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from optimist_gateway.core.error import Path

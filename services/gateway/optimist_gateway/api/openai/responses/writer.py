@@ -20,11 +20,7 @@ from optimist_gateway.api.openai.bodies.base import Body, LeftOut
 from optimist_gateway.api.openai.bodies.structure import TextFormat
 from optimist_gateway.api.openai.body_route import body_route
 from optimist_gateway.api.openai.errors import error_body
-from optimist_gateway.api.openai.responses.body import (
-    ReasoningOptions,
-    ResponsesBody,
-    TextOptions,
-)
+from optimist_gateway.api.openai.responses.body import ReasoningOptions, ResponsesBody, TextOptions
 from optimist_gateway.api.openai.responses.output import Event, ItemStatus, ResponseOutput
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
