@@ -14,15 +14,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Request
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.text.prediction import (
-    MAX_LENGTHS,
-    MAX_TOKENS,
-    line_ends,
-    predicted_tokens,
-    sent_spans,
-    with_lf,
-    with_line_ends,
-)
+from optimist_gateway.text.encode import MAX_LENGTHS, MAX_TOKENS, predicted_tokens
+from optimist_gateway.text.line_ends import line_ends, sent_spans, with_lf, with_line_ends
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, Script, Step, tokens
 from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway

@@ -26,8 +26,7 @@ from optimist_gateway.security.beside import beside
 from optimist_gateway.security.keys import current_client
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_calls import MessageReader, ToolCallReader
-from optimist_gateway.text.encode import encode_prompts
-from optimist_gateway.text.prediction import after_thinking, predicted_tokens
+from optimist_gateway.text.encode import after_thinking, encode_prompts, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
 
 
