@@ -14,7 +14,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Request
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.text.encode import MAX_LENGTHS, MAX_TOKENS, predicted_tokens
+from optimist_gateway.text.encode import MAX_LENGTHS, MAX_TOKENS, RequestEncoder
 from optimist_gateway.text.line_ends import line_ends, sent_spans, with_lf, with_line_ends
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, Script, Step, tokens
@@ -86,7 +86,7 @@ async def test_a_long_model_has_no_more_than_the_scheduler_takes(tokenizer: Toke
     async def lengths(*wanted: int) -> list[int]:
         given = [[5] * length for length in wanted]
         request = Request(model="tiny", prompts=("a",), predictions=given)
-        sent = await predicted_tokens(request, tokenizer, model, 1)
+        sent = await RequestEncoder(request, tokenizer, model).predictions(1)
         return [len(one.token_ids) for one in sent]
 
     assert await lengths(MAX_TOKENS + 1) == [MAX_TOKENS]

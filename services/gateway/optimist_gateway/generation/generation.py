@@ -26,7 +26,7 @@ from optimist_gateway.security.beside import beside
 from optimist_gateway.security.keys import current_client
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_calls import MessageReader, ToolCallReader
-from optimist_gateway.text.encode import after_thinking, encode_prompts, predicted_tokens
+from optimist_gateway.text.encode import RequestEncoder
 from optimist_gateway.text.tokenizer import Tokenizer
 
 
@@ -204,16 +204,13 @@ class Generation:
     async def _add(self) -> None:
         model, request = self.model, self.request
         description = model.schedulers.description
-        prompts = await encode_prompts(request, model.tokenizer, description)
-        predictions = await predicted_tokens(
-            request, model.tokenizer, description, self._service.limits.max_prediction_bytes
-        )
+        encoder = RequestEncoder(request, model.tokenizer, description)
+        prompts = await encoder.prompts()
+        predictions = await encoder.predictions(self._service.limits.max_prediction_bytes)
         # Only a conversation has thoughts, and it is the only prompt.
         thinking = prompts[0].thinking
         if thinking is not None and (thinking.is_inside or thinking.form.is_usual):
-            predictions = await after_thinking(
-                predictions, thinking.form, model.tokenizer, description
-            )
+            predictions = await encoder.after_thinking(predictions, thinking.form)
         if request.splits_reasoning and self._service.limits.splits_reasoning:
             self.thinking = thinking
         num_tokens = sum(len(one.token_ids) for one in prompts)
