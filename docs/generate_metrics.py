@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.schedulers.metrics import SchedulerCollector
+from optimist_gateway.schedulers.pool import SchedulerCollector
 
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {

@@ -3,6 +3,7 @@
 import json
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +13,9 @@ from optimist_common.errors import SetupError
 from optimist_common.settings import without_passwords
 
 READ_TIMEOUT_SECONDS = 600.0
+_WRONG_SHAPE = (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError)
 # A host that is no name is found out when it is looked up.
 _FAILURES = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
-_WRONG_SHAPE = (ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -128,15 +129,10 @@ class GatewayClient:
 
     def model(self) -> str:
         """Returns the name of the model that the gateway serves."""
-        try:
+        with self._explained():
             response = self._http.get("/v1/models")
-        except _FAILURES as error:
-            raise self._unreachable(error) from None
-        self._require_success(response)
-        try:
+            self._require_success(response)
             return str(response.json()["data"][0]["id"])
-        except _WRONG_SHAPE:
-            raise self._no_gateway() from None
 
     def chat(self, request: ChatRequest) -> ChatAnswer:
         """Sends a request; the answer's chunks arrive while they are iterated over."""
@@ -145,30 +141,34 @@ class GatewayClient:
         return answer
 
     def _stream(self, request: ChatRequest, answer: ChatAnswer) -> Iterator[ChatChunk]:
+        """Yields the chunks, and notes in the answer what else its events say."""
+        asked = self._http.stream("POST", "/v1/chat/completions", json=request.body())
+        with self._explained(), asked as response:
+            if response.is_error:
+                response.read()
+            self._require_success(response)
+            for line in response.iter_lines():
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                if "error" in event:
+                    raise SetupError(f"the answer broke off: {event['error'].get('message', '')}")
+                answer.usage = event.get("usage") or answer.usage
+                for choice in event.get("choices", []):
+                    if choice.get("finish_reason"):
+                        answer.finish_reasons[choice["index"]] = choice["finish_reason"]
+                    yield _chunk(choice)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raises SetupError for what goes wrong in the block."""
         try:
-            with self._http.stream("POST", "/v1/chat/completions", json=request.body()) as response:
-                if response.is_error:
-                    response.read()
-                self._require_success(response)
-                for data in _events(response.iter_lines()):
-                    yield from self._chunks(data, answer)
+            yield
+        except _WRONG_SHAPE:
+            url = without_passwords(self._url)
+            raise SetupError(f"{url} does not answer as a gateway does") from None
         except _FAILURES as error:
             raise self._unreachable(error) from None
-
-    def _chunks(self, data: str, answer: ChatAnswer) -> Iterator[ChatChunk]:
-        """Yields the chunks of an event, and notes in the answer what else it says."""
-        try:
-            event = json.loads(data)
-            if "error" in event:
-                raise SetupError(f"the answer broke off: {event['error'].get('message', '')}")
-            if event.get("usage"):
-                answer.usage = event["usage"]
-            for choice in event.get("choices", []):
-                if choice.get("finish_reason"):
-                    answer.finish_reasons[choice["index"]] = choice["finish_reason"]
-                yield _chunk(choice)
-        except _WRONG_SHAPE:
-            raise self._no_gateway() from None
 
     def _require_success(self, response: httpx.Response) -> None:
         if not response.is_error:
@@ -184,9 +184,6 @@ class GatewayClient:
         url = without_passwords(self._url)
         return SetupError(f"cannot reach {url} ({error}); is `make up` running there?")
 
-    def _no_gateway(self) -> SetupError:
-        return SetupError(f"{without_passwords(self._url)} does not answer as a gateway does")
-
 
 def _trust(ca: str) -> ssl.SSLContext | bool:
     if not ca:
@@ -195,17 +192,6 @@ def _trust(ca: str) -> ssl.SSLContext | bool:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
         raise SetupError(f"--ca: cannot read {ca}: {error.strerror or error}") from None
-
-
-def _events(lines: Iterator[str]) -> Iterator[str]:
-    """Yields the data of a server-sent event stream, up to [DONE]."""
-    for line in lines:
-        if not line.startswith("data: "):
-            continue
-        data = line.removeprefix("data: ")
-        if data == "[DONE]":
-            return
-        yield data
 
 
 def _chunk(choice: dict[str, Any]) -> ChatChunk:

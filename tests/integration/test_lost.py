@@ -13,7 +13,7 @@ import pytest_asyncio
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_client import AsyncClient, Client, Message, OptimistError
 from optimist_common.network.endpoints import Peer
-from optimist_gateway.schedulers.commands import ask_peers
+from optimist_gateway.api.admin import ask_peers
 from optimist_training.data.edits import unseen_edits
 from tests.chaos.load import client as chaos
 from tests.chaos.load.case import Case, make_cases

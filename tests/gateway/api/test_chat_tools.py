@@ -176,17 +176,9 @@ def function(**parts: Any) -> Any:
     return [{"type": "function", "function": {"name": "f", **parts}}]
 
 
-def call(**parts: Any) -> Fields:
-    function = {"name": "f", "arguments": "{}", **parts.pop("function", {})}
-    return {"id": "call_1", "type": "function", "function": function, **parts}
-
-
-def assistant(*calls: Any, **parts: Any) -> Fields:
-    return {"role": "assistant", "content": None, "tool_calls": list(calls), **parts}
-
-
 def with_arguments(text: str) -> Fields:
-    return assistant(call(function={"arguments": text}))
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": text}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
 def with_tools(choice: Any, tools: Any = TOOLS) -> Fields:
@@ -225,13 +217,6 @@ REFUSED: list[tuple[Fields, str]] = [
     (structured(regex="a") | JSON_OBJECT, "structured_outputs.regex"),
     (structured(grammar='start: "a"') | {"tools": TOOLS}, "structured_outputs.grammar"),
 ]
-MESSAGES: list[tuple[Fields, str]] = [
-    (assistant(call(function={"arguments": 5})), ".tool_calls[0].function.arguments"),
-    (assistant({"id": "a", "type": "function"}), ".tool_calls[0].function"),
-    ({"role": "user", "content": "x", "tool_calls": [call()]}, ".tool_calls"),
-    ({"role": "user", "content": "x", "function_call": {"name": "f"}}, ".function_call"),
-]
-REFUSED += [({"messages": [message]}, f"messages[0]{param}") for message, param in MESSAGES]
 
 
 @pytest.mark.parametrize(("extra", "param"), REFUSED, ids=lambda one: str(one)[:60])

@@ -216,6 +216,11 @@ WRONG: list[tuple[list[Fields], str, str]] = [
         for role in ("user", "system", "developer")
     ),
     ([{"role": "user", "content": "x", "tool_calls": [call()]}], "messages[0].tool_calls", "calls"),
+    (
+        [{"role": "user", "content": "x", "function_call": {"name": "f"}}],
+        "messages[0].function_call",
+        "calls",
+    ),
     ([calling({"id": "a"})], "messages[0].tool_calls[0].function", "required"),
     ([calling(call(5))], "messages[0].tool_calls[0].function.arguments", ""),
 ]

@@ -37,11 +37,7 @@ EMAIL = (
     r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]"
     r"@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
 )
-VALUES = {
-    "zod's email": '"a@example.org"',
-    "zod's duration": '"P1W"',
-    "a step of zero": "7.5",
-}
+VALUES = {"zod's email": '"a@example.org"', "zod's duration": '"P1W"', "a step of zero": "7.5"}
 """What `d` may be, if not any text."""
 # What is said of `d` is left out, at least in part; `n` is a whole number all the same.
 TEXTS: dict[str, dict[str, Any]] = {
@@ -86,10 +82,7 @@ TEXTS: dict[str, dict[str, Any]] = {
     "no list of anyOf": anything(anyOf={"type": "string"}),
     "overlapping patterns": {**text(), "patternProperties": {"^x": {}, "^x_": {"type": "null"}}},
     "a pattern of names": {**text(), "patternProperties": {"^(?!x)": {}}},
-    "unsatisfiable": {
-        **anything(allOf=[{"type": "string"}, {"type": "null"}]),
-        "required": ["d"],
-    },
+    "unsatisfiable": {**anything(allOf=[{"type": "string"}, {"type": "null"}]), "required": ["d"]},
     "a step of zero": anything(type="number", multipleOf=0),
 }
 

@@ -28,12 +28,7 @@ def text_of(path: str, answer: Any) -> str:
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
 @pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, HIDDEN),
-        (SHOW, SHOWN),
-        (SHOW | {"ignore_eos": True}, SHOWN),
-    ],
+    ("fields", "expected"), [({}, HIDDEN), (SHOW, SHOWN), (SHOW | {"ignore_eos": True}, SHOWN)]
 )
 async def test_answers_have_them_on_demand(
     gateway: Gateway, path: str, fields: Fields, expected: str
@@ -44,10 +39,7 @@ async def test_answers_have_them_on_demand(
 
 @pytest.mark.parametrize(
     ("stop", "shown", "hidden"),
-    [
-        ("pad|> q", "The<|", HIDDEN),
-        ("<|end|> f", "The<|pad|> quick", HIDDEN),
-    ],
+    [("pad|> q", "The<|", HIDDEN), ("<|end|> f", "The<|pad|> quick", HIDDEN)],
 )
 async def test_stop_strings_see_what_clients_see(
     gateway: Gateway, stop: str, shown: str, hidden: str

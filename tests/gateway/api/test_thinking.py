@@ -317,6 +317,6 @@ async def test_spans_of_predictions_are_of_what_the_client_sent(thinking: Thinki
         answer = await gateway.answer(CHAT, **asked("/open"), **sent, include_provenance=True)
         segments = answer["choices"][0]["provenance"]
         assert [segment.get("prediction") for segment in segments] == [
-            *(None, {"index": 0, **span}, None),
+            *(None, {"index": 0, **span}, None)
         ]
         assert segments[1]["text"] == expected

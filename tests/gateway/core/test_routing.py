@@ -5,12 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_gateway.core.schedulers import (
-    LOAD_FACTOR,
-    LOAD_SLACK,
-    Candidate,
-    choose,
-)
+from optimist_gateway.core.schedulers import LOAD_FACTOR, LOAD_SLACK, Candidate, choose
 
 NAMES = [f"10.0.0.{number}:50051" for number in range(6)]
 LOADS = st.lists(st.integers(0, 50), min_size=6, max_size=6)

@@ -9,7 +9,7 @@ from optimist_common.columns import to_bytes
 from optimist_common.network.server import GrpcServer
 from optimist_gateway.core.answer.output import Finished, StepOutput
 from optimist_gateway.schedulers.pool import SchedulerPool
-from optimist_gateway.schedulers.requests import RequestStream
+from optimist_gateway.schedulers.requests import ScheduledRequest
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
 from tests.gateway.harness import until
 
@@ -21,7 +21,7 @@ SCRIPT = Script([Step([7]), Step([8, 9], 1), Step([10, EOS], 1)])
 class Reading:
     """Reads a stream; what is not asked for yet waits here."""
 
-    def __init__(self, stream: RequestStream) -> None:
+    def __init__(self, stream: ScheduledRequest) -> None:
         self.close, self.finish = stream.close, stream.finish
         self.outputs: list[StepOutput] = []
         """Those that were asked for."""

@@ -9,15 +9,9 @@ import pytest
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.drafts import DraftSource
-from optimist_gateway.core.answer.output import (
-    FinishReason,
-    StepOutput,
-    TokenLogprobs,
-)
+from optimist_gateway.core.answer.output import FinishReason, StepOutput
 from optimist_gateway.schedulers.messages import read_outputs
-from optimist_gateway.schedulers.requests import (
-    SchedulerUnavailableError,
-)
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from tests.gateway.fake_scheduler import EOS, Script, Step
 from tests.gateway.schedulers.fleet import Fleet
 
@@ -78,10 +72,6 @@ def some_logprobs(**fields: object) -> scheduler_pb2.Logprobs:
     usual["candidate_token_ids"] = to_bytes([10, 20, 30, 31, 40, 41])
     usual["candidate_logprobs"] = floats_to_bytes([-0.5, -1.5, -2.5, -2.75, -3.5, -3.75])
     return scheduler_pb2.Logprobs(**usual | fields)
-
-
-TOKENS = [TokenLogprobs(-3.0, [30, 31], [-2.5, -2.75])]
-TOKENS += [TokenLogprobs(-4.0, [40, 41], [-3.5, -3.75])]
 
 
 def positions_of(positions: bytes, in_prompt: bytes = b"") -> dict[int, StepOutput]:

@@ -12,7 +12,7 @@ from optimist_gateway.core.request import JsonContent, Structure
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.requests import MAX_LOSSES, SchedulerUnavailableError
 from optimist_gateway.structure.grammars import grammar
-from optimist_gateway.structure.json_rule import allow_white_space
+from optimist_gateway.structure.json_schema import allow_white_space
 from optimist_gateway.structure.tool_format import HERMES
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler, tokens
 from tests.gateway.harness import until

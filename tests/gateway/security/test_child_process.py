@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from optimist_gateway.security.child_process import (
-    ChildError,
-    ChildProcess,
-    ChildUnavailableError,
-)
+from optimist_gateway.security.beside import ChildError, ChildProcess, ChildUnavailableError
 
 
 def load(argument: str) -> Callable[[Any], str]:

@@ -26,11 +26,7 @@ WEBSOCKET = [
 ]
 # Kludex/uvicorn#2722, MagicStack/httptools#124, langchain4j/langchain4j#3682: OpenJDK's HttpClient
 # sends the first of these with every request, as does `curl --http2`.
-OFFERS = {
-    "h2c": H2C,
-    "websocket": WEBSOCKET,
-    "none for this connection": [b"Upgrade: h2c"],
-}
+OFFERS = {"h2c": H2C, "websocket": WEBSOCKET, "none for this connection": [b"Upgrade: h2c"]}
 
 
 def request(*headers: bytes, chunked: bool = False, **fields: Any) -> bytes:

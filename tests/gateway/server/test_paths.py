@@ -40,33 +40,20 @@ async def test_what_is_not_there_is_said_so(gateway: Gateway, path: str) -> None
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
-    [
-        ("GET", CHAT, "POST"),
-        ("OPTIONS", CHAT, "POST"),
-        ("POST", MODELS, "GET, HEAD"),
-    ],
+    [("GET", CHAT, "POST"), ("OPTIONS", CHAT, "POST"), ("POST", MODELS, "GET, HEAD")],
 )
 async def test_a_wrong_method_names_the_right_one(
     gateway: Gateway, method: str, path: str, allowed: str
 ) -> None:
     response = await ask(gateway, method, path)
     assert response.headers["allow"] == allowed
-    if method == "HEAD":
-        assert (response.status_code, response.content) == (405, b"")
-        return
     error = error_of(response, 405)
     assert error["code"] == "method_not_allowed"
     assert error["message"] == f"{path} takes {allowed}, not {method}"
 
 
 PATHS = ["/", "/page/main.js", "/health", "/ready", "/live", "/metrics"]
-PATHS += [
-    MODELS,
-    "/v1/models/tiny",
-    "/v1/models/other",
-    "/openapi.json",
-    "/none",
-]
+PATHS += [MODELS, "/v1/models/tiny", "/v1/models/other", "/openapi.json", "/none"]
 
 
 @pytest.mark.parametrize("path", PATHS)

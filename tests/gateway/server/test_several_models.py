@@ -15,13 +15,7 @@ from optimist_gateway.schedulers.requests import UNREACHED
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
 from tests.gateway.fake_scheduler import FakeScheduler, start_scheduler
-from tests.gateway.harness import (
-    BODIES,
-    CHAT,
-    Gateway,
-    Start,
-    script_of,
-)
+from tests.gateway.harness import BODIES, CHAT, Gateway, Start, script_of
 from tests.stack import free_port
 
 TEMPLATE = "{% for message in messages %}[{{ message['content'] }}]{% endfor %}"

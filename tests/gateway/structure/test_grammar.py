@@ -1,4 +1,4 @@
-"""Grammars of answers, also of those after thoughts, followed by llguidance."""
+"""Grammars of answers, followed by llguidance; schemas are bounded before they become grammars."""
 
 import json
 from collections.abc import Mapping
@@ -22,10 +22,15 @@ from optimist_gateway.core.request import (
     Structure,
     ToolUse,
 )
-from optimist_gateway.structure.check_child import check_grammar
 from optimist_gateway.structure.grammars import grammar
-from optimist_gateway.structure.json_rule import MAX_WHITE_SPACE, allow_white_space
+from optimist_gateway.structure.json_schema import (
+    MAX_DEPTH,
+    MAX_WHITE_SPACE,
+    allow_white_space,
+    check_json,
+)
 from optimist_gateway.structure.tool_format import HERMES, ToolFormat
+from optimist_gateway.structure.verdicts import check_grammar
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import EOS
 from tests.gateway.structure.test_tool_calls import written
@@ -81,11 +86,6 @@ def of_tools(
 
 OBJECT: dict[str, Any] = {"type": "object"}
 INTEGER: dict[str, Any] = {"type": "integer"}
-CHILDREN = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
-TREE = OBJECT | {"properties": {"value": INTEGER, "children": CHILDREN}}
-TREE |= {"required": ["value"], "additionalProperties": False}
-
-
 NAMES = OBJECT | {"properties": {"name": INTEGER, "a\nb": INTEGER}}
 OPEN: dict[str, dict[str, Any]] = {
     "declared": OBJECT | {"properties": {"name": INTEGER}},
@@ -164,3 +164,19 @@ def test_a_wrong_grammar_is_explained_in_a_line(follows: Follows, source: str, r
     assert 0 < len(verdict) <= 300
     assert reason in verdict
     assert "\n" not in verdict
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def test_integers_of_json_may_be_bounded() -> None:
+    value = {"a": [1, 2.5, None], "b": {"c": "x", "d": -5}}
+    check_json(value, range(-5, 2))
+    check_json(nested(MAX_DEPTH - 2))
+    with pytest.raises(ValueError, match="has an integer not in -4 to 1"):
+        check_json(value, range(-4, 2))
+    check_json([-(10**400)])

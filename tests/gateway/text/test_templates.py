@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from optimist_gateway.core.answer.spans import find_contents
 from optimist_gateway.core.request import Message, ToolCall
 from optimist_gateway.structure.tool_format import JSON, LLAMA3, MISTRAL, ToolFormat
-from optimist_gateway.text.chat_template import render
-from optimist_gateway.text.template_messages import template_messages, with_tools
+from optimist_gateway.text.chat_template import render, template_messages, with_tools
 
 ALTERNATES = """
 {%- for message in messages %}
@@ -76,9 +75,9 @@ ITEMS = """
 {%- for call in message.tool_calls or [] %}{% for name, value in call.function.arguments.items() %}
 {{- name + '=' + value }}{% endfor %}{% endfor %}{% endfor %}"""
 
-SYSTEM, DEVELOPER = Message("system", "Be brief."), Message("developer", "Speak German.")
+SYSTEM = Message("system", "Be brief.")
 ASK, MORE = Message("user", "Ask"), Message("user", "More")
-SAY, GO_ON = Message("assistant", "Say"), Message("assistant", "Go on")
+SAY = Message("assistant", "Say")
 CALL = ToolCall("call_123456789", "f", '{"a": "b"}')
 CALLED = Message("assistant", "", tool_calls=(CALL,))
 RESULT = Message("tool", "sun", tool_call_id=CALL.id)

@@ -4,20 +4,25 @@ POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /hea
 /live and /metrics.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Annotated, Any, Literal
 
+import grpc
 from fastapi import APIRouter, Query
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
-from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.core.error import ApiError, FieldError, naming
+from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist_common.network.channel import Tls, open_channel
+from optimist_common.network.endpoints import Peer
+from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.core.schedulers import PRIORITY
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.schedulers.commands import add_stats, ask_all
 from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
 REPLY_SECONDS = 5.0
 PAUSE_SECONDS = 60
@@ -79,19 +84,14 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
     """Changes how urgent a request in progress is, at whichever schedulers its choices are.
 
     `request_id` is the id of the answer, or the client's own name of the request. Returns how many
-    choices of it were found.
-
-    Raises:
-        ApiError: An argument is wrong, no such request is in progress, no scheduler honours
-            priorities, or those that may have the request did not answer.
+    choices of it were found; raises ApiError for none, or if no scheduler honours priorities.
     """
-    with naming(dict):
-        if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
-            fault = f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters"
-            raise FieldError(("request_id",), fault)
-        if abs(priority) > MAX_PRIORITY:
-            raise FieldError(("priority",), f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
-        pools = _with_priorities(service.pools)
+    if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
+        fault = f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters"
+        raise FieldError(("request_id",), fault)
+    if abs(priority) > MAX_PRIORITY:
+        raise FieldError(("priority",), f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+    pools = _with_priorities(service.pools)
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
     command = scheduler_pb2.ConnectRequest(set_priority=change)
     replies = await ask_all(pools, command, REPLY_SECONDS)
@@ -120,9 +120,8 @@ def _figures(stats: scheduler_pb2.Stats) -> dict[str, Any]:
 def _with_priorities(pools: Sequence[SchedulerPool]) -> list[SchedulerPool]:
     """Returns the pools that may honour priorities: those that are not reached may as well.
 
-    Raises:
-        FieldError: No scheduler that is reached honours priorities.
-        SchedulerUnavailableError: None is reached.
+    Raises FieldError if no scheduler that is reached honours priorities, and
+    SchedulerUnavailableError if none is reached.
     """
     reached = [pool.description for pool in pools if pool.connected] or [pools[0].description]
     if all(PRIORITY in one.unsupported_fields for one in reached):
@@ -220,3 +219,68 @@ def _answer(reason: str | None, **detail: Any) -> Response:
         return JSONResponse({"status": "ok", **detail})
     unavailable = {"status": "unavailable", "reason": reason, **detail}
     return JSONResponse(unavailable, 503, {"retry-after": "1"})
+
+
+Replies = dict[str, scheduler_pb2.Reply | ApiError]
+"""Of schedulers by their addresses, or why they did not carry a command out."""
+
+
+async def ask_all(
+    pools: Sequence[SchedulerPool], command: scheduler_pb2.ConnectRequest, seconds: float
+) -> Replies:
+    """Sends one command to all schedulers of pools and returns what they reply.
+
+    A pause whose caller goes away before it is answered is taken back. Status 409 is a refusal, 503
+    a scheduler that is not reached, and 504 one that did not reply within so many seconds. What a
+    pool without any scheduler says is of an empty address.
+    """
+    unknown = SchedulerUnavailableError("no address of a scheduler is known yet")
+    replies: Replies = {} if all(pool.clients for pool in pools) else {"": unknown}
+    peers = [(client.peer, pool.tls) for pool in pools for client in pool.clients]
+    return replies | await ask_peers(peers, command, seconds)
+
+
+async def ask_peers(
+    peers: Sequence[tuple[Peer, Tls | None]], command: scheduler_pb2.ConnectRequest, seconds: float
+) -> Replies:
+    """Sends one command to schedulers, as `ask_all` does."""
+    command.command_id = 1
+    answers = await asyncio.gather(*(_ask(*one, command, seconds) for one in peers))
+    return {peer.target: answer for (peer, _), answer in zip(peers, answers, strict=True)}
+
+
+async def _ask(
+    peer: Peer, tls: Tls | None, command: scheduler_pb2.ConnectRequest, seconds: float
+) -> scheduler_pb2.Reply | ApiError:
+    where = f"the scheduler at {peer.target}"
+    try:
+        async with (
+            asyncio.timeout(seconds),
+            open_channel(peer.target, tls, server_name=peer.server_name) as channel,
+        ):
+            call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect()
+            await call.write(command)
+            async for response in call:
+                for reply in response.replies:
+                    return ApiError(409, reply.error, code="conflict") if reply.error else reply
+    except grpc.aio.AioRpcError as error:
+        return SchedulerUnavailableError(f"{where} is not reached ({error.code().name})")
+    except TimeoutError:
+        reason = f"{where} did not answer within {seconds:g} seconds"
+        return ApiError(504, reason, code="timeout")
+    return SchedulerUnavailableError(f"{where} ended the stream without a reply")
+
+
+def add_stats(several: Sequence[scheduler_pb2.Stats]) -> scheduler_pb2.Stats:
+    """Returns the sum of those of at least one; what is so is so at every scheduler."""
+    total = scheduler_pb2.Stats()
+    for field in scheduler_pb2.Stats.DESCRIPTOR.fields:
+        values = [getattr(one, field.name) for one in several]
+        if isinstance(values[0], bool):
+            setattr(total, field.name, all(values))
+        elif isinstance(values[0], int):
+            setattr(total, field.name, sum(values))
+        else:
+            columns = zip_longest(*values, fillvalue=0)
+            getattr(total, field.name).extend(sum(column) for column in columns)
+    return total

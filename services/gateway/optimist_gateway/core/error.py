@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 # An error repeats at most this much of what the client sent.
 MAX_MESSAGE_CHARACTERS = 400
@@ -43,28 +42,33 @@ class ApiError(Exception):
         self.message = printable(message, MAX_MESSAGE_CHARACTERS)
 
 
-@dataclass(eq=False)
-class FieldError(Exception):
-    """A field of a request is wrong; the API that the request came through names it."""
+class FieldError(ApiError):
+    """A field of a request is wrong; clients may know it by another name, see `naming`."""
 
-    path: Path
-    """The field of the `Request`."""
-    message: str
-    code: str = "invalid_value"
-    """A word for programs."""
-    is_sentence: bool = False
-    """Whether the message needs no field name in front."""
+    def __init__(
+        self,
+        path: Path,
+        fault: str,
+        code: str = "invalid_value",
+        *,
+        is_sentence: bool = False,
+        names: Names | None = None,
+    ) -> None:
+        """Takes where the field is in the `Request`; a sentence needs no name in front."""
+        name = field_name(path, names)
+        message = fault if is_sentence else f"{name}: {fault}"
+        super().__init__(400, message, param=name, code=code)
+        self.path, self._given = path, (fault, code, is_sentence)
 
     def named(self, names: Names) -> ApiError:
         """Returns the error for a client that knows the fields by these names."""
-        name = field_name(self.path, names)
-        message = self.message if self.is_sentence else f"{name}: {self.message}"
-        return ApiError(400, message, param=name, code=self.code)
+        fault, code, is_sentence = self._given
+        return FieldError(self.path, fault, code, is_sentence=is_sentence, names=names)
 
 
 @contextmanager
 def naming(names: Callable[[], Names]) -> Iterator[None]:
-    """Raises the FieldErrors of the block as ApiErrors, in the client's names of the fields."""
+    """Raises the FieldErrors of the block in the client's names of the fields."""
     try:
         yield
     except FieldError as error:

@@ -131,10 +131,8 @@ def prefix_key(cache_salt: str, prompt: bytes) -> bytes | None:
 def choose(candidates: Sequence[Candidate], prefix: bytes | None, request_id: str) -> int:
     """Returns the index of the scheduler for a request.
 
-    Args:
-        candidates: The schedulers, at least one.
-        prefix: The `prefix_key`; None sends the request to the least loaded one.
-        request_id: Decides between those that are equally good.
+    There is at least one. The prefix is its `prefix_key`; without, the least loaded one is chosen.
+    The id decides between those that are equally good.
     """
     indices = [index for index, one in enumerate(candidates) if one.is_sound]
     indices = indices or list(range(len(candidates)))

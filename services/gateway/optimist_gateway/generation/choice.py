@@ -1,4 +1,4 @@
-"""The answers to a request, as they arrive from the scheduler."""
+"""One of the answers to a request, as it arrives from the scheduler."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from optimist_gateway.core.answer.answer import Answer, Echo, Piece
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.observing.request_record import FAILED, ChoiceTimes
-from optimist_gateway.schedulers.requests import RequestStream
+from optimist_gateway.schedulers.requests import ScheduledRequest
 
 _STATUS = {
     FinishReason.REFUSED: 400,
@@ -33,7 +33,7 @@ def _nobody(*_: object) -> None:
 class Choice:
     """A request of its own at the scheduler, which runs; `start` it once, then `close`."""
 
-    stream: RequestStream
+    stream: ScheduledRequest
     """Its outputs."""
     answer: Answer
     """What becomes of them."""
@@ -56,7 +56,7 @@ class Choice:
         """Begins to report pieces as their steps arrive, up to the one with a finish reason.
 
         `end` is called once; with ApiError if the request failed at the scheduler, else with what
-        `RequestStream` says.
+        `ScheduledRequest` says.
         """
         self._report, self._end = report, end
         self.stream.read(self._take)
@@ -186,62 +186,3 @@ def _failure(finished: Finished, what: str) -> ApiError:
         code=finished.reason.value,
         retry_seconds=finished.retry_seconds,
     )
-
-
-class Choices:
-    """Runs the choices of a request; the first failure ends all of them."""
-
-    def __init__(self, number: int) -> None:
-        """Begins without any; so many are added before they start."""
-        self.each: list[Choice] = []
-        self._num_open = number
-        self._error: Exception | None = None
-        self._is_paused = False
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once no more pieces come; `wait` says why."""
-
-    def start(self, report: TakePiece) -> None:
-        """Begins to report pieces, each in the moment in which its step arrives."""
-        for choice in self.each:
-            choice.start(report, self._end)
-            if self._is_paused:
-                choice.pause()
-
-    def pause(self) -> None:
-        """Lets what the scheduler says wait, in bounds: a choice that waits too long fails."""
-        self._is_paused = True
-        for choice in self.each:
-            choice.pause()
-
-    def resume(self) -> None:
-        """Goes on with what waits."""
-        self._is_paused = False
-        for choice in self.each:
-            # What one choice says may be too much again.
-            if self._is_paused:
-                break
-            choice.resume()
-
-    async def wait(self) -> None:
-        """Returns when every choice is complete, or all are closed.
-
-        Raises:
-            ApiError: A choice failed at the scheduler, or was paused for too long.
-            SchedulerUnavailableError: The stream to the scheduler broke.
-        """
-        await self.ended
-        if self._error is not None:
-            raise self._error
-
-    def close(self) -> None:
-        """Ends those that run."""
-        for choice in self.each:
-            choice.close()
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    def _end(self, error: Exception | None) -> None:
-        self._num_open -= 1
-        self._error = self._error or error
-        if (error is not None or not self._num_open) and not self.ended.done():
-            self.ended.set_result(None)

@@ -16,7 +16,7 @@ from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSp
 from optimist_gateway.core.answer.thinking import ThinkingReader
 from optimist_gateway.core.error import ApiError, naming
 from optimist_gateway.core.request import Limits, Request, ToolUse
-from optimist_gateway.generation.choice import Choice, Choices, TakePiece
+from optimist_gateway.generation.choice import Choice, TakePiece
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import ChoiceTimes, RequestObserver, current_record
 from optimist_gateway.schedulers.messages import prepare
@@ -26,8 +26,7 @@ from optimist_gateway.security.beside import beside
 from optimist_gateway.security.keys import current_client
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_calls import MessageReader, ToolCallReader
-from optimist_gateway.text.encode import encode_prompts
-from optimist_gateway.text.prediction import after_thinking, predicted_tokens
+from optimist_gateway.text.encode import RequestEncoder
 from optimist_gateway.text.tokenizer import Tokenizer
 
 
@@ -104,8 +103,7 @@ class Generation:
     ) -> None:
         """Takes a request, with the client's own name for it if it sent one.
 
-        Raises:
-            ApiError: It asks for another model, or for more than the server allows.
+        Raises ApiError if it asks for another model, or for more than the server allows.
         """
         self.model = service.find_model(request.model)
         with naming(request.names):
@@ -115,11 +113,15 @@ class Generation:
         self.request = request
         self.left = False
         """Whether the client went away."""
-        self._has_failed = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once no more pieces come; `wait` says why."""
+        self._error: Exception | None = None
+        self._is_paused = self._has_failed = False
         self.thinking: ThinkingReader | None = None
         """What thoughts are read with, from where an answer begins; known with the first piece.
         None if there are none to tell apart."""
-        self.choices = Choices(request.num_choices)
+        self._choices: list[Choice] = []
+        self._num_open = request.num_choices
         self._service = service
         self._client = current_client.get().name
         self._started = time.perf_counter()
@@ -129,11 +131,35 @@ class Generation:
     def leave(self) -> None:
         """Ends the request because its client went away."""
         self.left = True
-        self.choices.close()
+        self._close()
+
+    def pause(self) -> None:
+        """Lets what the scheduler says wait, in bounds: a choice that waits too long fails."""
+        self._is_paused = True
+        for choice in self._choices:
+            choice.pause()
+
+    def resume(self) -> None:
+        """Goes on with what waits."""
+        self._is_paused = False
+        for choice in self._choices:
+            # What one choice says may be too much again.
+            if self._is_paused:
+                break
+            choice.resume()
+
+    async def wait(self) -> None:
+        """Returns when every choice is complete, or all are closed.
+
+        Raises ApiError if one failed at the scheduler, lost it, or was paused for too long.
+        """
+        await self.ended
+        if self._error is not None:
+            raise self._error
 
     def usage(self) -> Usage:
         """Returns the account of all choices so far."""
-        return add_usages([choice.answer.usage() for choice in self.choices.each], self.request.n)
+        return add_usages([choice.answer.usage() for choice in self._choices], self.request.n)
 
     def message_reader(self) -> MessageReader:
         """Returns what reads the message that an answer is; not before the first piece."""
@@ -146,7 +172,7 @@ class Generation:
     @property
     def size(self) -> int:
         """About how many values the whole answer has."""
-        answers = [choice.answer for choice in self.choices.each]
+        answers = [choice.answer for choice in self._choices]
         num_tokens = sum(one.num_tokens for one in answers)
         if self.request.echo:
             num_tokens += sum(one.num_prompt_tokens for one in answers)
@@ -156,12 +182,9 @@ class Generation:
     async def running(self, report: TakePiece) -> AsyncIterator[None]:
         """Begins the request; what is left of it ends with the block.
 
-        Args:
-            report: Called with a choice's index and what a step adds to it, in the moment in which
-                the step arrives. Every choice goes up to its piece with a finish reason.
-
-        Raises:
-            ApiError: The request is wrong, was not admitted, or a choice failed.
+        `report` is called with a choice's index and what a step adds to it, in the moment in which
+        the step arrives, up to the piece with a finish reason. Raises ApiError if the request is
+        wrong, was not admitted, or a choice failed.
         """
         admission = self._service.admission
         admission.admit(self._client, self.request.num_choices)
@@ -169,7 +192,7 @@ class Generation:
             with naming(self.request.names):
                 await self._add()
                 if not self.left:
-                    self.choices.start(report)
+                    self._start(report)
                 yield
         except ApiError:
             self._has_failed = True
@@ -181,16 +204,13 @@ class Generation:
     async def _add(self) -> None:
         model, request = self.model, self.request
         description = model.schedulers.description
-        prompts = await encode_prompts(request, model.tokenizer, description)
-        predictions = await predicted_tokens(
-            request, model.tokenizer, description, self._service.limits.max_prediction_bytes
-        )
+        encoder = RequestEncoder(request, model.tokenizer, description)
+        prompts = await encoder.prompts()
+        predictions = await encoder.predictions(self._service.limits.max_prediction_bytes)
         # Only a conversation has thoughts, and it is the only prompt.
         thinking = prompts[0].thinking
         if thinking is not None and (thinking.is_inside or thinking.form.is_usual):
-            predictions = await after_thinking(
-                predictions, thinking.form, model.tokenizer, description
-            )
+            predictions = await encoder.after_thinking(predictions, thinking.form)
         if request.splits_reasoning and self._service.limits.splits_reasoning:
             self.thinking = thinking
         num_tokens = sum(len(one.token_ids) for one in prompts)
@@ -207,7 +227,7 @@ class Generation:
             prompt = prompts[index // request.n]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            self.choices.each.append(self._choice(index, prompt, predictions, add))
+            self._choices.append(self._choice(index, prompt, predictions, add))
 
     def _choice(
         self,
@@ -259,9 +279,28 @@ class Generation:
         tags = self.thinking.form.tags if self.thinking is not None else ()
         return *parts, *tags
 
+    def _start(self, report: TakePiece) -> None:
+        for choice in self._choices:
+            choice.start(report, self._end_choice)
+            if self._is_paused:
+                choice.pause()
+
+    def _end_choice(self, error: Exception | None) -> None:
+        """Takes note that a choice is complete, or of the first failure, which ends all."""
+        self._num_open -= 1
+        self._error = self._error or error
+        if (error is not None or not self._num_open) and not self.ended.done():
+            self.ended.set_result(None)
+
+    def _close(self) -> None:
+        for choice in self._choices:
+            choice.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
     def _end(self) -> None:
-        self.choices.close()
-        if not self.choices.each:
+        self._close()
+        if not self._choices:
             return
         usage = self._record.usage = self.usage()
         if self._has_failed and not usage.completion_tokens:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +30,6 @@ class RequestRecord:
     operation: str = ""
     """What OpenTelemetry's conventions for generative AI call it; empty if it generates nothing."""
     span: Span | None = None
-    request_id: str = ""
     model: str = ""
     """The model's name; empty until it is known that there is such a model."""
     outcome: str = ""
@@ -49,7 +49,7 @@ class RequestRecord:
 
     def begin(self, request_id: str, request: Request, client_name: str | None = None) -> None:
         """Notes which request it is; log lines are marked with its names from now on."""
-        self.request_id, self.model = request_id, request.model
+        self.model = request.model
         fields = {"request_id": request_id}
         if client_name is not None:
             fields["client_request_id"] = client_name
@@ -93,10 +93,8 @@ class RequestObserver:
     def begin(self, operation: str, attributes: Attributes, trace_parent: str) -> RequestRecord:
         """Returns the record of the request that this task answers, with a span if it is traced.
 
-        Args:
-            operation: What OpenTelemetry's conventions for generative AI call it, such as `chat`;
-                empty for a request that generates nothing and has no span.
-            trace_parent: W3C traceparent that came with the request, if one did.
+        The operation is as in `RequestRecord`; without one there is no span. The W3C traceparent is
+        that of the request, or empty.
         """
         span = None
         if operation:
@@ -123,30 +121,29 @@ class RequestObserver:
 
 
 def _request_attributes(request_id: str, request: Request) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue | None] = {
-        "gen_ai.response.id": request_id,
-        "gen_ai.request.model": request.model,
-        "gen_ai.response.model": request.model,
-        "gen_ai.request.stream": request.stream,
-        "gen_ai.request.choice.count": request.n,
-        "gen_ai.request.max_tokens": request.max_tokens,
-        "gen_ai.request.temperature": request.sampling.temperature,
-        "gen_ai.request.top_p": request.sampling.top_p,
-        "gen_ai.request.seed": request.seed,
-    }
-    return {name: value for name, value in attributes.items() if value is not None}
+    return _known(
+        {
+            "gen_ai.response.id": request_id,
+            "gen_ai.request.model": request.model,
+            "gen_ai.response.model": request.model,
+            "gen_ai.request.stream": request.stream,
+            "gen_ai.request.choice.count": request.n,
+            "gen_ai.request.max_tokens": request.max_tokens,
+            "gen_ai.request.temperature": request.sampling.temperature,
+            "gen_ai.request.top_p": request.sampling.top_p,
+            "gen_ai.request.seed": request.seed,
+        }
+    )
 
 
 def _answer_attributes(record: RequestRecord) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {"optimist.outcome": record.outcome}
-    if record.error:
-        attributes["error.type"] = record.error
-    if record.reasons:
-        attributes["gen_ai.response.finish_reasons"] = record.reasons
-    if record.first_token_seconds is not None:
-        attributes["optimist.time_to_first_token"] = record.first_token_seconds
-    usage = record.usage
-    if usage is not None:
+    attributes = {
+        "optimist.outcome": record.outcome,
+        "error.type": record.error or None,
+        "gen_ai.response.finish_reasons": record.reasons or None,
+        "optimist.time_to_first_token": record.first_token_seconds,
+    }
+    if (usage := record.usage) is not None:
         attributes |= {
             "gen_ai.usage.input_tokens": usage.prompt_tokens,
             "gen_ai.usage.output_tokens": usage.completion_tokens,
@@ -154,28 +151,28 @@ def _answer_attributes(record: RequestRecord) -> dict[str, AttributeValue]:
             "optimist.usage.rejected_prediction_tokens": usage.rejected_prediction_tokens or 0,
             "optimist.num_passes": usage.num_passes,
         }
-    return attributes
+    return _known(attributes)
 
 
 def _log_fields(record: RequestRecord) -> dict[str, Any]:
     """Returns what the access log says; never the query, an address or a text."""
-    fields: dict[str, Any] = {
-        "outcome": record.outcome,
-        "seconds": round(time.perf_counter() - record.started, 4),
-    }
-    if record.model:
-        fields["model"] = record.model
-    if record.error:
-        fields["error"] = record.error
-    if record.first_token_seconds is not None:
-        fields["first_token_seconds"] = round(record.first_token_seconds, 4)
-    if record.usage is not None:
-        fields |= {
-            "prompt_tokens": record.usage.prompt_tokens,
-            "completion_tokens": record.usage.completion_tokens,
-            "accepted_prediction_tokens": record.usage.accepted_prediction_tokens,
+    first, usage = record.first_token_seconds, record.usage
+    return _known(
+        {
+            "outcome": record.outcome,
+            "seconds": round(time.perf_counter() - record.started, 4),
+            "model": record.model or None,
+            "error": record.error or None,
+            "first_token_seconds": None if first is None else round(first, 4),
+            "prompt_tokens": usage and usage.prompt_tokens,
+            "completion_tokens": usage and usage.completion_tokens,
+            "accepted_prediction_tokens": usage and usage.accepted_prediction_tokens,
         }
-    return fields
+    )
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(slots=True, eq=False)

@@ -18,8 +18,8 @@ from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.schedulers.messages import find_used, read_description, read_outputs
 from optimist_gateway.schedulers.requests import (
     UNREACHED,
+    ScheduledRequest,
     SchedulerUnavailableError,
-    TrackedRequest,
 )
 
 logger = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ class SchedulerClient:
         *,
         find_fault: "Callable[[SchedulerClient, ModelDescription], str | None]",
         on_change: Callable[[], None],
-        on_lost: Callable[[list[TrackedRequest]], None],
-        on_refused: Callable[[TrackedRequest], bool],
+        on_lost: Callable[[list[ScheduledRequest]], None],
+        on_refused: Callable[[ScheduledRequest], bool],
     ) -> None:
         """Sets up a client that is not connected until `run` is.
 
@@ -71,7 +71,7 @@ class SchedulerClient:
         self._max_waiting_commands = 4 * max_num_requests
         self._commands: Mailbox[scheduler_pb2.ConnectRequest] | None = None
         self._call: grpc.aio.Call | None = None
-        self._requests: dict[int, TrackedRequest] = {}
+        self._requests: dict[int, ScheduledRequest] = {}
         self._next_handle = 1
         self._num_others = 0
         self.health = PeerHealth(peer.target, on_change)
@@ -110,7 +110,7 @@ class SchedulerClient:
         return (self.health.is_draining and not self.health.is_hung) or self._is_idle
 
     @property
-    def requests(self) -> list[TrackedRequest]:
+    def requests(self) -> list[ScheduledRequest]:
         """The requests there that have not ended."""
         return list(self._requests.values())
 
@@ -124,7 +124,7 @@ class SchedulerClient:
         """Whether it takes no more commands."""
         return self._commands is None or len(self._commands) >= self._max_waiting_commands
 
-    def takes(self, request: TrackedRequest) -> bool:
+    def takes(self, request: ScheduledRequest) -> bool:
         """Returns whether it is connected, reads commands, and supports what the request has."""
         model = self.description
         if self._is_full or model is None or request.length > model.max_model_len:
@@ -134,7 +134,7 @@ class SchedulerClient:
             unsupported |= model.unsupported_after_output
         return not (unsupported and find_used(request.add, unsupported))
 
-    def start(self, request: TrackedRequest) -> None:
+    def start(self, request: ScheduledRequest) -> None:
         """Sends a request that it takes."""
         if self._commands is None or self.description is None:
             raise SchedulerUnavailableError(UNREACHED)
@@ -145,7 +145,7 @@ class SchedulerClient:
             scheduler_pb2.ConnectRequest(add=request.next_add(handle, self.description.engine))
         )
 
-    def abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> bool:
+    def abort(self, request: ScheduledRequest, *, wants_finished: bool = False) -> bool:
         """Asks the scheduler to end a request; returns False if it is not there.
 
         With `wants_finished` the request's reader still gets its end.

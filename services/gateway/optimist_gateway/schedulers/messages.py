@@ -40,10 +40,8 @@ def prepare(
 ) -> list[scheduler_pb2.Add]:
     """Returns a command for each choice, those of the first prompt first.
 
-    The choices of a prompt differ in name and seed.
-
-    Raises:
-        FieldError: A parameter does not fit the model or another parameter.
+    The choices of a prompt differ in name and seed. Raises FieldError if a parameter does not fit
+    the model or another parameter.
     """
     max_tokens = [_max_tokens(request, len(prompt.token_ids), model) for prompt in prompts]
     common = _common(request, prompts, predictions, model)
@@ -202,10 +200,8 @@ def read_outputs(
 ) -> Iterator[tuple[int, StepOutput]]:
     """Yields the outputs of a step, which came `now` by `time.perf_counter`, with their handles.
 
-    They are made one by one: each takes the memory that the one before it has left.
-
-    Raises:
-        ValueError: The parts of the message do not fit together.
+    They are made one by one: each takes the memory that the one before it has left. Raises
+    ValueError if the parts of the message do not fit together.
     """
     finished = {one.handle: _finished(one) for one in response.finished}
     logprobs = {one.handle: one for one in response.logprobs}

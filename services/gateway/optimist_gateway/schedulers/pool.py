@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.network.channel import Tls
@@ -14,12 +17,12 @@ from optimist_gateway.core.schedulers import (
     common_description,
     find_difference,
 )
+from optimist_gateway.observing.metrics import MODEL
 from optimist_gateway.schedulers.client import SchedulerClient
 from optimist_gateway.schedulers.requests import (
     UNREACHED,
-    RequestStream,
+    ScheduledRequest,
     SchedulerUnavailableError,
-    TrackedRequest,
     WaitingRoom,
 )
 
@@ -79,19 +82,18 @@ class SchedulerPool:
         """Requests that have lost their scheduler and wait for one."""
         return len(self._room)
 
-    def add(self, add: scheduler_pb2.Add) -> RequestStream:
+    def add(self, add: scheduler_pb2.Add) -> ScheduledRequest:
         """Sends a request to a scheduler; its handle is set here.
 
-        Raises:
-            SchedulerUnavailableError: None is connected, or none takes more commands.
+        Raises SchedulerUnavailableError if none is connected, or none takes more commands.
         """
-        request = TrackedRequest(add, self._abort)
+        request = ScheduledRequest(add, self._abort)
         client = self._choose(request)
         if client is None:
             too_slow = "the scheduler does not take commands fast enough"
             raise SchedulerUnavailableError(too_slow if self.connected else UNREACHED)
         client.start(request)
-        return request.stream
+        return request
 
     def set_waiting_priority(self, name: str, priority: int) -> int:
         """Changes how urgent requests of a name are that wait for a scheduler; returns how many."""
@@ -105,10 +107,10 @@ class SchedulerPool:
         for client in self.clients:
             for request in client.requests:
                 client.abort(request)
-                request.stream.fail(error)
+                request.fail(error)
         for request in self._room.requests:
             self._room.leave(request)
-            request.stream.fail(error)
+            request.fail(error)
 
     async def run(self) -> None:
         """Follows all schedulers; returns never."""
@@ -151,7 +153,7 @@ class SchedulerPool:
                 self._room.leave(request)
                 self._resume(request, chosen)
 
-    def _lose(self, requests: list[TrackedRequest]) -> None:
+    def _lose(self, requests: list[ScheduledRequest]) -> None:
         """Lets the requests of a scheduler that was lost go on elsewhere, or wait."""
         self._update_description()
         for request in requests:
@@ -163,7 +165,7 @@ class SchedulerPool:
             else:
                 self._room.enter(request)
 
-    def _defer(self, request: TrackedRequest) -> bool:
+    def _defer(self, request: ScheduledRequest) -> bool:
         """Takes a request that a scheduler had no room for; returns False if it ends so."""
         if request.is_ending:
             return False
@@ -177,7 +179,7 @@ class SchedulerPool:
         return True
 
     def _choose(
-        self, request: TrackedRequest, among: Iterable[SchedulerClient] | None = None
+        self, request: ScheduledRequest, among: Iterable[SchedulerClient] | None = None
     ) -> SchedulerClient | None:
         """Returns the best scheduler for a request; None if none takes it."""
         fit = [
@@ -190,7 +192,7 @@ class SchedulerPool:
         ]
         return fit[choose(candidates, request.prefix, request.name)]
 
-    def _resume(self, request: TrackedRequest, client: SchedulerClient) -> None:
+    def _resume(self, request: ScheduledRequest, client: SchedulerClient) -> None:
         self.num_resumed += 1
         client.start(request)
 
@@ -204,7 +206,7 @@ class SchedulerPool:
             request.was_lost = True
             self._resume(request, chosen)
 
-    def _abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> None:
+    def _abort(self, request: ScheduledRequest, *, wants_finished: bool = False) -> None:
         """Ends a request wherever it is; does nothing if it has ended."""
         request.is_ending = True
         if self._room.leave(request):
@@ -215,9 +217,9 @@ class SchedulerPool:
             if client.abort(request, wants_finished=wants_finished):
                 return
 
-    def _give_up(self, request: TrackedRequest) -> None:
+    def _give_up(self, request: ScheduledRequest) -> None:
         reason = "the scheduler went away while it worked on this"
-        request.stream.fail(SchedulerUnavailableError(reason))
+        request.fail(SchedulerUnavailableError(reason))
 
     def _update_description(self) -> None:
         known = (client.description for client in self.clients)
@@ -254,3 +256,52 @@ class SchedulerPool:
                 logger.info("the scheduler at %s is named no more", client.peer.target)
                 del self._clients[client.peer]
                 self._tasks.pop(client.peer).cancel()
+
+
+class SchedulerCollector(Collector):
+    """Reads the pool of each model whenever metrics are read."""
+
+    def __init__(self, pools: Mapping[str, SchedulerPool]) -> None:
+        """Takes the schedulers of models by the models' names."""
+        self._pools = pools
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the metrics."""
+        yield self._each(
+            "connected",
+            "Whether the scheduler is connected, 1 or 0",
+            lambda client: float(client.description is not None),
+        )
+        yield self._each(
+            "sound",
+            "Whether the scheduler works as far as is known, 1 or 0; others get requests last",
+            lambda client: float(client.description is not None and client.is_sound),
+        )
+        yield self._each(
+            "requests",
+            "Requests of this gateway that are at the scheduler",
+            lambda client: float(len(client.requests)),
+        )
+        waiting = GaugeMetricFamily(
+            "optimist_gateway_requests_without_scheduler",
+            "Requests that lost their scheduler and wait for one to go on at",
+            labels=[MODEL],
+        )
+        resumed = CounterMetricFamily(
+            "optimist_gateway_requests_resumed",
+            "How often a request that lost its scheduler went on at another, or when it was back",
+            labels=[MODEL],
+        )
+        for model, pool in self._pools.items():
+            waiting.add_metric([model], pool.num_waiting)
+            resumed.add_metric([model], pool.num_resumed)
+        yield waiting
+        yield resumed
+
+    def _each(self, name: str, text: str, value: Callable[[SchedulerClient], float]) -> Metric:
+        name = f"optimist_gateway_scheduler_{name}"
+        family = GaugeMetricFamily(name, text, labels=[MODEL, "scheduler"])
+        for model, pool in self._pools.items():
+            for client in pool.clients:
+                family.add_metric([model, client.peer.target], value(client))
+        return family

@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -14,7 +14,7 @@ from optimist_common.columns import to_bytes
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepLogprobs, StepOutput
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import prefix_key
-from optimist_gateway.structure.json_rule import allow_white_space
+from optimist_gateway.structure.json_schema import allow_white_space
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 MAX_WAITING_OUTPUTS = 256
 # How long an answer that is complete may wait for its account.
 ACCOUNT_SECONDS = 1.0
-
-
 UNREACHED = "no scheduler of this model is reached; try again later"
 
 
@@ -45,17 +43,45 @@ the scheduler broke, another ApiError if too many outputs waited.
 """
 
 
+MAX_LOSSES = 5
+"""Schedulers that may be lost one after the other without a token in between: what ends each of
+them is not tried on more."""
+
+
 @dataclass(slots=True, eq=False)
-class RequestStream:
-    """The outputs of one request; let somebody `read` them, then `close`.
+class ScheduledRequest:
+    """A request at a scheduler or on its way to another; let somebody `read` it, then `close`.
 
     A reader is called and not woken: a task that wakes up for each request and step would take
     longer than all that is done there.
     """
 
-    abort: Callable[..., None]
-    """Ends the request at the scheduler, if it still runs; with `wants_finished` the reader still
-    gets its end."""
+    add: scheduler_pb2.Add
+    """The command, whose handle, name and output are set by `next_add`."""
+    _abort: Callable[..., None]
+    """Ends the request that it gets at its scheduler; with `wants_finished` the reader still gets
+    its end."""
+    name: str = field(init=False)
+    prefix: bytes | None = field(init=False)
+    output: "array[int]" = field(init=False, default_factory=partial(array, "i"))
+    """The output so far."""
+    num_prompt_logprobs: int = field(init=False, default=0)
+    """Tokens of the prompt, after the first, whose log-probabilities came."""
+    num_runs: int = field(init=False, default=0)
+    """How often it was sent to a scheduler."""
+    is_ending: bool = field(init=False, default=False)
+    """Whether it was ended here and waits for its account alone."""
+    was_lost: bool = field(init=False, default=False)
+    """Whether it lost its scheduler, so that it must not end for want of room."""
+    refused_by: dict[str, float | None] = field(init=False, default_factory=dict)
+    """Schedulers that had no room for it."""
+    waited_seconds: float = field(init=False, default=0.0)
+    """How long it has waited for a scheduler since its last token, see `forget_troubles`."""
+    _engine: str = field(init=False, default="")
+    """What ran the model where it was sent last."""
+    _num_losses: int = field(init=False, default=0)
+    _num_output_at_begin: int = field(init=False, default=0)
+    _num_output_at_trouble: int = field(init=False, default=0)
     _waiting: deque[StepOutput | Exception] = field(init=False, default_factory=deque)
     _reader: Take | None = field(init=False, default=None)
     _is_flowing: bool = field(init=False, default=False)
@@ -63,7 +89,16 @@ class RequestStream:
     _account: asyncio.Future[Finished | None] | None = field(init=False, default=None)
     """Set once nothing but the account is wanted."""
     _context: Context = field(init=False, default_factory=copy_context)
-    _ended: bool = field(init=False, default=False)
+    _has_ended: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.add.request_id
+        self.prefix = prefix_key(self.add.cache_salt, self.add.prompt_token_ids)
+
+    @property
+    def length(self) -> int:
+        """Tokens that prompt and output may have together."""
+        return len(self.add.prompt_token_ids) // 4 + self.add.max_tokens
 
     def read(self, reader: Take) -> None:
         """Calls a reader with outputs from now on, with those first that wait."""
@@ -85,50 +120,69 @@ class RequestStream:
         self._reader = None
         self._is_flowing = False
         self._waiting.clear()
-        if not self._ended:
-            self.abort()
-            self._end()
+        if not self._has_ended:
+            self._abort(self)
+            self._has_ended = True
             if self._account is not None and not self._account.done():
                 self._account.set_result(None)
 
     def finish(self) -> asyncio.Future[Finished | None]:
         """Ends the request; only its account is read from now on.
 
-        Returns:
-            The account; None if it does not come within a second.
+        Returns the account; None if it does not come within a second.
         """
         loop = asyncio.get_running_loop()
         account = self._account = loop.create_future()
         self._reader = self._settle
-        if not self._ended:
-            self.abort(wants_finished=True)
+        if not self._has_ended:
+            self._abort(self, wants_finished=True)
             timer = loop.call_later(ACCOUNT_SECONDS, self._settle, TimeoutError())
             account.add_done_callback(lambda _: timer.cancel())
         self.resume()
-        if self._ended and not account.done():
+        if self._has_ended and not account.done():
             account.set_result(None)
         return account
 
+    def next_add(self, handle: int, engine: str) -> scheduler_pb2.Add:
+        """Returns the command that lets the request begin, or go on after its output.
+
+        The handle names it in the stream; the engine is what runs the model there, see
+        `ModelDescription.engine`.
+        """
+        self.num_runs += 1
+        if self.output and engine != self._engine and self.add.sampling.grammar:
+            # Not every engine bounds white space: what it has written must still follow.
+            self.add.sampling.grammar = allow_white_space(self.add.sampling.grammar)
+        self._engine = engine
+        self._num_output_at_begin = len(self.output)
+        self.add.handle = handle
+        if self.num_runs > 1:
+            # Schedulers that share proposers have names in common.
+            self.add.request_id = f"{self.name}~{self.num_runs}"
+            self.add.output_token_ids = to_bytes(self.output)
+        return self.add
+
     def deliver(self, output: StepOutput) -> None:
-        """Adds an output for the reader."""
+        """Takes note of an output and adds it for the reader, without what came of the prompt."""
+        self.output.extend(output.token_ids)
+        if output.logprobs is not None and output.logprobs.prompt:
+            output = replace(output, logprobs=self._new_logprobs(output.logprobs))
+            if output.logprobs is None and not output.token_ids and output.finished is None:
+                return
         if output.finished is not None:
-            self._end()
+            output = replace(output, finished=self._end_of(output.finished))
+            self._has_ended = True
         elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
-            self.abort()
+            self._abort(self)
             self.fail(ApiError(500, "the answer was read too slowly", code="slow_reader"))
             return
         self._put(output)
 
     def fail(self, error: Exception) -> None:
         """Ends the request with an error."""
-        if not self._ended:
-            self._end()
+        if not self._has_ended:
+            self._has_ended = True
             self._put(error)
-
-    def _end(self) -> None:
-        self._ended = True
-        # It leads back here: without it the request goes when it is over, not with a collection.
-        self.abort = lambda **_: None
 
     def _put(self, item: StepOutput | Exception) -> None:
         if self._is_flowing and self._reader is not None:
@@ -147,89 +201,13 @@ class RequestStream:
         self._context.run(logger.warning, "an answer goes out without its account: %r", item)
         self._account.set_result(None)
 
-
-MAX_LOSSES = 5
-"""Schedulers that may be lost one after the other without a token in between: what ends each of
-them is not tried on more."""
-
-
-@dataclass(slots=True, eq=False)
-class TrackedRequest:
-    """A request, its output so far, and how often it was lost."""
-
-    add: scheduler_pb2.Add
-    """The command, whose handle, name and output are set by `next_add`."""
-    abort: InitVar[Callable[..., None]]
-    """Ends the request that it gets, see `RequestStream`."""
-    name: str = field(init=False)
-    prefix: bytes | None = field(init=False)
-    stream: RequestStream = field(init=False)
-    output: "array[int]" = field(init=False, default_factory=partial(array, "i"))
-    """The output so far."""
-    num_prompt_logprobs: int = field(init=False, default=0)
-    """Tokens of the prompt, after the first, whose log-probabilities came."""
-    num_runs: int = field(init=False, default=0)
-    """How often it was sent to a scheduler."""
-    is_ending: bool = field(init=False, default=False)
-    """Whether it was ended here and waits for its account alone."""
-    was_lost: bool = field(init=False, default=False)
-    """Whether it lost its scheduler, so that it must not end for want of room."""
-    refused_by: dict[str, float | None] = field(init=False, default_factory=dict)
-    """Schedulers that had no room for it."""
-    _engine: str = field(init=False, default="")
-    """What ran the model where it was sent last."""
-    waited_seconds: float = field(init=False, default=0.0)
-    """How long it has waited for a scheduler since its last token, see `forget_troubles`."""
-    _num_losses: int = field(init=False, default=0)
-    _num_output_at_begin: int = field(init=False, default=0)
-    _num_output_at_trouble: int = field(init=False, default=0)
-
-    def __post_init__(self, abort: Callable[..., None]) -> None:
-        self.name = self.add.request_id
-        self.prefix = prefix_key(self.add.cache_salt, self.add.prompt_token_ids)
-        self.stream = RequestStream(partial(abort, self))
-
-    @property
-    def length(self) -> int:
-        """Tokens that prompt and output may have together."""
-        return len(self.add.prompt_token_ids) // 4 + self.add.max_tokens
-
-    def next_add(self, handle: int, engine: str) -> scheduler_pb2.Add:
-        """Returns the command that lets the request begin, or go on after its output.
-
-        Args:
-            handle: Names the request in the stream.
-            engine: What runs the model there, see `ModelDescription.engine`.
-        """
-        self.num_runs += 1
-        if self.output and engine != self._engine and self.add.sampling.grammar:
-            # Not every engine bounds white space: what it has written must still follow.
-            self.add.sampling.grammar = allow_white_space(self.add.sampling.grammar)
-        self._engine = engine
-        self._num_output_at_begin = len(self.output)
-        self.add.handle = handle
-        if self.num_runs > 1:
-            # Schedulers that share proposers have names in common.
-            self.add.request_id = f"{self.name}~{self.num_runs}"
-            self.add.output_token_ids = to_bytes(self.output)
-        return self.add
-
-    def deliver(self, output: StepOutput) -> None:
-        """Hands an output on and takes note of it; what came of the prompt is left out."""
-        self.output.extend(output.token_ids)
-        if output.logprobs is not None and output.logprobs.prompt:
-            output = replace(output, logprobs=self._new_logprobs(output.logprobs))
-            if output.logprobs is None and not output.token_ids and output.finished is None:
-                return
-        finished = output.finished
-        if finished is not None and finished.reason is FinishReason.OVERLOADED:
+    def _end_of(self, finished: Finished) -> Finished:
+        """Returns the end of the whole request, of which a scheduler knows its own part."""
+        if finished.reason is FinishReason.OVERLOADED:
             # Where there is room the soonest; others may have said that before.
             known = [seconds for seconds in self.refused_by.values() if seconds is not None]
             finished = replace(finished, retry_seconds=min(known, default=None))
-            output = replace(output, finished=finished)
-        if finished is not None and self._num_output_at_begin:
-            output = replace(output, finished=replace(finished, is_whole=False))
-        self.stream.deliver(output)
+        return replace(finished, is_whole=False) if self._num_output_at_begin else finished
 
     def may_go_on(self) -> bool:
         """Notes that its scheduler was lost; returns whether it may be tried at another one."""
@@ -258,27 +236,27 @@ class TrackedRequest:
 class WaitingRoom:
     """Holds requests in the order in which they came, each for a bounded time."""
 
-    def __init__(self, seconds: float, on_late: Callable[[TrackedRequest], None]) -> None:
+    def __init__(self, seconds: float, on_late: Callable[[ScheduledRequest], None]) -> None:
         """Begins empty; `on_late` gets what waits for so long in all between two of its tokens."""
         self._seconds, self._on_late = seconds, on_late
-        self._timers: dict[TrackedRequest, asyncio.TimerHandle] = {}
+        self._timers: dict[ScheduledRequest, asyncio.TimerHandle] = {}
 
     def __len__(self) -> int:
         return len(self._timers)
 
     @property
-    def requests(self) -> list[TrackedRequest]:
+    def requests(self) -> list[ScheduledRequest]:
         """The requests, in order."""
         return list(self._timers)
 
-    def enter(self, request: TrackedRequest) -> None:
+    def enter(self, request: ScheduledRequest) -> None:
         """Takes a request."""
         loop = asyncio.get_running_loop()
         request.forget_troubles()
         left = max(self._seconds - request.waited_seconds, 0)
         self._timers[request] = loop.call_later(left, self._give_up, request)
 
-    def leave(self, request: TrackedRequest) -> bool:
+    def leave(self, request: ScheduledRequest) -> bool:
         """Lets a request go; returns False if it is not here."""
         timer = self._timers.pop(request, None)
         if timer is None:
@@ -288,6 +266,6 @@ class WaitingRoom:
         request.waited_seconds = self._seconds - max(left, 0)
         return True
 
-    def _give_up(self, request: TrackedRequest) -> None:
+    def _give_up(self, request: ScheduledRequest) -> None:
         self.leave(request)
         self._on_late(request)

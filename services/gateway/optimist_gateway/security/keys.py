@@ -47,11 +47,8 @@ def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> dict[bytes, C
     """Returns the clients of lines `name:key`, `key`, `name:digest` or `digest`, by digests.
 
     A digest is the SHA-256 of a key as 64 hexadecimal digits. Empty lines and those that begin with
-    `#` are skipped.
-
-    Raises:
-        ValueError: A line is no key, a name occurs twice or there are too many. The text names
-            the line's number and nothing of its content.
+    `#` are skipped. Raises ValueError, which names the line's number and nothing of its content, if
+    a line is no key, a name occurs twice or there are too many.
     """
     digests: dict[str, bytes] = {}
     for number, line in enumerate(lines, 1):
@@ -138,8 +135,7 @@ class Keys:
     def require(self, secret: bytes | None, where: str, *, needs_admin: bool = False) -> Client:
         """Returns who shows a key, which is sent as `where` says.
 
-        Raises:
-            ApiError: The key is missing, wrong, or no admin's; or there is none at all for admins.
+        Raises ApiError if it is missing, wrong, or no admin's; or there is none at all for admins.
         """
         self._follow_files()
         if needs_admin and not any(one.is_admin for one in self._clients.values()):

@@ -28,15 +28,13 @@ from optimist_gateway.api.openai.responses.writer import responses_router
 from optimist_gateway.api.openapi import add_document
 from optimist_gateway.api.page.router import page_router
 from optimist_gateway.core.admission import Admission
-from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import Limits
 from optimist_gateway.generation.generation import ServedModel, Service
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
-from optimist_gateway.schedulers.metrics import SchedulerCollector
-from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.schedulers.pool import SchedulerCollector, SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
-from optimist_gateway.server.middleware import Authentication, Observation, RequestId
+from optimist_gateway.server.middleware import AllowedHosts, Authentication, Observation, RequestId
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer
@@ -55,14 +53,8 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> FastAPI:
     """Returns the application; it connects to the schedulers while it runs.
 
-    Its state holds the `Service` and the `Keys` as `service` and `keys`.
-
-    Args:
-        settings: What it serves, and how.
-        tokenizers: Those of `settings.served_models()`.
-
-    Raises:
-        SetupError: Keys or certificates cannot be read.
+    Its state holds the `Service` and the `Keys` as `service` and `keys`; the tokenizers are those
+    of `settings.served_models()`. Raises SetupError if keys or certificates cannot be read.
     """
     tracer = settings.tracer()
     models = _served_models(settings, tokenizers, settings.tls())
@@ -199,8 +191,7 @@ async def _serving_grpc(
 ) -> AsyncIterator[None]:
     """Serves the gRPC API for the time of the block, if there is a port for it.
 
-    Raises:
-        SetupError: The address cannot be bound.
+    Raises SetupError if the address cannot be bound.
     """
     if not settings.grpc_port:
         yield

@@ -17,10 +17,9 @@ import orjson
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from optimist_gateway.api.openai.connection_body import ConnectionBody, Flow, Outbox, nobody
 from optimist_gateway.api.openai.errors import error_body
+from optimist_gateway.api.openai.exchange import STATUS_LINES, Exchange, Flow, Outbox, nobody
 from optimist_gateway.core.error import FAILED, ApiError
-from optimist_gateway.server.exchange import STATUS_LINES, Exchange
 from optimist_gateway.settings import GatewaySettings
 
 MAX_NUM_HEADERS = 128
@@ -164,13 +163,13 @@ class HttpConnection(asyncio.Protocol):
             return
         self._stop_waiting()
         keeps_alive = version != "1.0" and self._parser.should_keep_alive()
-        answer = ConnectionBody(self.flow, self._outbox)
-        answer.has_body = method != b"HEAD"
         exchange = Exchange(
             self._scope(method, version),
-            answer,
+            self.flow,
+            self._outbox,
             self._server.default_headers,
             self._next,
+            has_body=method != b"HEAD",
             keeps_alive=keeps_alive,
         )
         self._reading = exchange

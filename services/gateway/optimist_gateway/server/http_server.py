@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from optimist_common.network.channel import check_key
-from optimist_gateway.api.openai.connection_body import Outbox
+from optimist_gateway.api.openai.exchange import Outbox
 from optimist_gateway.core.error import shutting_down
 from optimist_gateway.server.connection import HttpConnection
 from optimist_gateway.settings import GatewaySettings

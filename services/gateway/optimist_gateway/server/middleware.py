@@ -1,6 +1,9 @@
 """Layers around the application: names of requests, who may ask, how much, what is noted."""
 
+import re
 import uuid
+from collections.abc import Collection
+from ipaddress import ip_address
 from string import ascii_letters, digits
 
 from starlette.datastructures import Headers
@@ -9,18 +12,47 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from optimist_gateway.api.openai.answering import CLIENT_CLOSED_REQUEST
 from optimist_gateway.api.openai.errors import error_response
 from optimist_gateway.core.error import MAX_PARAM_CHARACTERS, ApiError, printable
-from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.security.keys import ANONYMOUS, PROBES, Client, Keys, current_client
 
-METRICS = "/metrics"
+ANY = "*"
+_LOOPBACK_NAMES = ("localhost", "*.localhost")
 # The page's files are the same for everybody; what it asks for, it asks with the user's key.
 PAGE, PAGE_FILES = "/", "/page/"
+METRICS = "/metrics"
 ADMIN = "/admin"
 _NAME_CHARACTERS = frozenset((ascii_letters + digits + "-_.:/+=@").encode())
 _REQUEST_ID = b"x-request-id"
+
+
+class AllowedHosts:
+    """Names by which a server may be called; addresses, and names of the loopback, always may.
+
+    A page of somebody else's can make its own name lead to a server on the loopback (DNS
+    rebinding); the browser then lets it ask. It cannot do so with an address, and sends the name as
+    the header Host.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        """Takes names; `*.example.com` is for all below it, `*` for any."""
+        given = {name.lower().rstrip(".") for name in (*names, *_LOOPBACK_NAMES)}
+        self._allows_any = ANY in given
+        self._names = {name for name in given if not name.startswith("*")}
+        self._endings = tuple(name[1:] for name in given if name.startswith("*."))
+
+    def allows(self, host: str) -> bool:
+        """Returns whether a header Host, with a port or without, is of this server."""
+        # Of an address of IPv6 without a port, the end is none.
+        name = re.sub(r"(?<!:):\d+$", "", host.lower()).rstrip(".")
+        if self._allows_any or name in self._names or name.endswith(self._endings):
+            return True
+        try:
+            ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return False
+        return True
 
 
 class RequestId:

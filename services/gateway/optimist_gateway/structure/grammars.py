@@ -22,22 +22,16 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.structure.json_rule import json_rule
-from optimist_gateway.structure.schema import ANY_OBJECT, any_value
-from optimist_gateway.structure.thinking_grammar import (
-    ANY_TEXT,
-    MAX_PART_SPACE,
-    SPACE,
-    SPACE_RULE,
-    TEXT_RULE,
-    after_thinking,
-    literal,
-)
-from optimist_gateway.structure.tool_format import ToolFormat
+from optimist_gateway.structure.json_schema import ANY_OBJECT, any_value, json_rule
+from optimist_gateway.structure.tool_format import MAX_PART_SPACE, SPACE, ToolFormat
 from optimist_gateway.structure.verdicts import Verdicts
 
 LOOSENING_SECONDS = 30.0
 """How long the schemas of one request are looked at one by one."""
+ANY_TEXT = r"(.|\n)*"
+TEXT_RULE = f"TEXT: /{ANY_TEXT}/"
+SPACE_RULE = f"SPACE: /{SPACE}{{1,{MAX_PART_SPACE}}}/"
+"""How grammars of answers name any text, and white space."""
 C = TypeVar("C", bound=Content)
 _CHOICE = "CHOICE"
 
@@ -67,6 +61,38 @@ def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) 
         lead = "lead" if form.marker in markers else "lead[lazy]"
         return _lark({"start": "TEXT | lead calls", lead: f"TEXT {rules.pop('marker')}", **rules})
     return _lark(_plain_or_calls(tools, form) | rules)
+
+
+def literal(text: str) -> str:
+    """Returns the regular expression of a text, as it may stand between slashes."""
+    return re.escape(text).replace("/", r"\/")
+
+
+def after_thinking(source: str, thinking: ThinkingReader, markers: Mapping[str, int]) -> str:
+    """Returns a grammar of thoughts, if the model has any, and an answer of another grammar.
+
+    Tags that are special tokens, of which the markers have the ids, are these tokens. Others are
+    text: then thoughts are one lexeme, which ends with the first closing tag.
+    """
+    form, is_inside = thinking.form, thinking.is_inside
+    opening, closing = map(literal, form.tags)
+    begin_id, end_id = map(markers.get, form.tags)
+    if begin_id is not None and end_id is not None:
+        thoughts = f"thoughts: <[{begin_id}]>{'?' * is_inside} THOUGHT <[{end_id}]>"
+    else:
+        begin = "" if is_inside else opening
+        thoughts = f"thoughts[lazy]: /{begin}{ANY_TEXT}/ {json.dumps(form.closing)}"
+        if not is_inside:
+            # Or they could be the text in which a call begins.
+            source = source.replace(TEXT_RULE, f"{TEXT_RULE} & ~/{opening}{ANY_TEXT}/")
+    rules = (
+        f"start: {'thoughts SPACE?' if is_inside else '(thoughts SPACE?)?'} answer",
+        thoughts,
+        f"THOUGHT: /{ANY_TEXT}/ & ~/{ANY_TEXT}{closing}{ANY_TEXT}/",
+        SPACE_RULE,
+        f"answer: %lark {{\n{source}\n}}\n",
+    )
+    return "\n".join(rules)
 
 
 def _lark(rules: Mapping[str, str]) -> str:
@@ -166,11 +192,8 @@ class Grammars:
         """Returns the grammar of an answer, in llguidance's Lark dialect.
 
         If the model thinks, it does so before. Of schemas that need not be followed wholly, it has
-        what can be compiled.
-
-        Raises:
-            FieldError: There is none, or it is too complex.
-            ApiError: It cannot be checked now.
+        what can be compiled. Raises FieldError if there is none, or if it is too complex, and
+        ApiError if it cannot be checked now.
         """
         await self._verdicts.use(model)
         # What is no token of the model is written as text.

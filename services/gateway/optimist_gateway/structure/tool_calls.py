@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from optimist_gateway.core.answer.detokenize import find_marker
 from optimist_gateway.core.answer.thinking import SPACES, ThinkingReader
-from optimist_gateway.structure.thinking_grammar import MAX_PART_SPACE, SPACE
-from optimist_gateway.structure.tool_format import ToolFormat
+from optimist_gateway.structure.tool_format import MAX_PART_SPACE, SPACE, ToolFormat
 
 MAX_NAME_CHARACTERS = 258
 """A name, of at most 128, behind that of a namespace."""

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+SPACE = r"[ \n\r\t]"
+MAX_PART_SPACE = 8
+"""Most white space between two parts of a tool call, or between thoughts and an answer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFormat:

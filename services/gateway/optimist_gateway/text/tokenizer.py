@@ -16,12 +16,12 @@ from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.answer.thinking import thinking_format
 from optimist_gateway.core.error import ApiError, FieldError
-from optimist_gateway.security.beside import beside
-from optimist_gateway.security.child_process import (
+from optimist_gateway.security.beside import (
     ChildError,
     ChildProcess,
     ChildTimeoutError,
     ChildUnavailableError,
+    beside,
 )
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, check_template, render
@@ -119,9 +119,7 @@ class Tokenizer:
         with_spans: bool = False,
         most: int | None = None,
     ) -> "Encoding":
-        """Returns the tokens of a text.
-
-        Special tokens that the text names are read as such.
+        """Returns the tokens of a text; special tokens that it names are read as such.
 
         Args:
             text: The text.
@@ -182,11 +180,8 @@ class Tokenizer:
     ) -> str:
         """Returns the text that the chat template makes of what `with_tools` returns.
 
-        The options are those of `render`.
-
-        Raises:
-            FieldError: The model has no chat template, or it rejects the messages.
-            ApiError: It cannot be rendered now.
+        The options are those of `render`. Raises FieldError if the model has no chat template, or
+        if it rejects the messages, and ApiError if it cannot be rendered now.
         """
         template = self._template(with_tools=tools is not None)
         if not template:
@@ -220,14 +215,14 @@ class Tokenizer:
         while self.unready_reason is not None and self._process is not None:
             try:
                 await self.render_messages(_GREETING)
+            except FieldError as error:
+                # Some take no such conversation; what else is wrong shows with each chat.
+                logger.warning("a conversation of one message: %s", error.message)
             except ApiError as error:
                 self.unready_reason = error.message
                 logger.error("chats are not answered: %s", error.message)
                 await asyncio.sleep(_RESTART_SECONDS)
                 continue
-            except FieldError as error:
-                # Some take no such conversation; what else is wrong shows with each chat.
-                logger.warning("a conversation of one message: %s", error.message)
             self.unready_reason = None
 
     async def stop(self) -> None:
@@ -289,9 +284,8 @@ def load_tokenizer(
 ) -> Tokenizer:
     """Loads the tokenizer of a model directory or hub name; runs no code of the model.
 
-    Raises:
-        SetupError: There is no such model, or it has no usable tokenizer or chat template; the flag
-            is what named the model.
+    Raises SetupError, which has the flag that named the model, if there is no such model, or if it
+    has no usable tokenizer or chat template.
     """
     check_tokenizer(model, flag)
     tokenizer = load_transformers_tokenizer(model, flag)

@@ -125,12 +125,7 @@ def test_any_message_is_a_request_or_names_a_field_of_its_own(data: st.DataObjec
         (b"\x22\x80\x89\x7a", "invalid_value"),
         (b"\x0a\x01\xff", "invalid_value"),
     ],
-    ids=[
-        "messages",
-        "tokens",
-        "broken off",
-        "no text",
-    ],
+    ids=["messages", "tokens", "broken off", "no text"],
 )
 def test_what_holds_too_much_or_is_none_is_refused_unread(data: bytes, code: str) -> None:
     with pytest.raises(ApiError) as refused:

@@ -11,10 +11,7 @@ from optimist_gateway.api.openai.answer_parts import Json
 from optimist_gateway.api.openai.responses.body import ResponsesBody
 from optimist_gateway.api.openai.responses.output import ResponseOutput
 from optimist_gateway.api.openai.responses.tools import CustomTool, FunctionTool, Tool
-from optimist_gateway.core.request import (
-    Conversation,
-    Request,
-)
+from optimist_gateway.core.request import Conversation, Request
 
 
 def request(**fields: Any) -> Request:

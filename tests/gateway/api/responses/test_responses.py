@@ -8,11 +8,6 @@ from optimist.scheduler.v1 import scheduler_pb2
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
 from tests.gateway.harness import RESPONSES, Fields, Gateway
 
-CITY: Fields = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-CITY |= {"additionalProperties": False}
-ONE = '{"name": "now", "arguments": {}}'
-TWO = f'{{"name": "weather", "arguments": {{"city": "Köln"}}}}, {ONE}'
-CALL, CALLS = (f'{{"tool_calls": [{each}]}}' for each in (ONE, TWO))
 PREDICTION = {"type": "content", "content": "The quick red fox"}
 
 

@@ -85,8 +85,7 @@ def _weight(message: Any) -> int:
 def generation_request(message: inference_pb2.GenerateRequest, model_name: str) -> Request:
     """Returns what a message asks for, of the model of a name if it names none.
 
-    Raises:
-        ApiError: Something is wrong with it; the error names the field of the message.
+    Raises ApiError, which names the field of the message, if something is wrong with it.
     """
     fields = _fields(message)
     try:

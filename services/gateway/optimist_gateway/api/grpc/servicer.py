@@ -123,22 +123,21 @@ def _shown_key(details: grpc.HandlerCallDetails) -> bytes | None:
 async def _pieces(generation: Generation) -> AsyncGenerator[tuple[int, Piece], None]:
     """Yields the pieces of a generation, each with the index of its choice, while it runs.
 
-    The choices pause until what came is read. Raises as `Generation.running` and `Choices.wait` do.
+    It pauses until what came is read. Raises as `Generation.running` and `Generation.wait` do.
     """
-    choices = generation.choices
     waiting: asyncio.Queue[tuple[int, Piece] | None] = asyncio.Queue()
-    choices.ended.add_done_callback(lambda _: waiting.put_nowait(None))
+    generation.ended.add_done_callback(lambda _: waiting.put_nowait(None))
 
     def take(index: int, piece: Piece) -> None:
         waiting.put_nowait((index, piece))
-        choices.pause()
+        generation.pause()
 
     async with generation.running(take):
         while (item := await waiting.get()) is not None:
             yield item
             if waiting.empty():
-                choices.resume()
-        await choices.wait()
+                generation.resume()
+        await generation.wait()
 
 
 class InferenceServicer:
@@ -259,7 +258,5 @@ def _describe(model: ServedModel) -> inference_pb2.Model:
     """Describes a model; raises SchedulerUnavailableError without a scheduler of it."""
     description = model.schedulers.description
     return inference_pb2.Model(
-        name=model.name,
-        max_model_len=description.max_model_len,
-        vocab_size=description.vocab_size,
+        name=model.name, max_model_len=description.max_model_len, vocab_size=description.vocab_size
     )

@@ -12,7 +12,7 @@ from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from optimist_gateway.api.openai.connection_body import DIRECT_BODY, ConnectionBody
+from optimist_gateway.api.openai.exchange import EXCHANGE, Exchange
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.request import Request as GenerationRequest
@@ -82,7 +82,7 @@ class EventStream(Response):
     keep_alive_seconds: float
     """Silence after which a comment is sent."""
     _starting: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _body: ConnectionBody | None = field(init=False, default=None)
+    _exchange: Exchange | None = field(init=False, default=None)
     """Set once the head was sent."""
     _early: bytes = field(init=False, default=b"")
     """Events that wait for the head."""
@@ -95,7 +95,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         generation = self.generation
-        generation.choices.ended.add_done_callback(lambda _: self._has_events.set())
+        generation.ended.add_done_callback(lambda _: self._has_events.set())
         async with _watched(generation, receive), _beside(self._keep_alive(scope, send)):
             data = await self._events(scope, send)
         await send({"type": "http.response.body", "body": data, "more_body": False})
@@ -108,16 +108,16 @@ class EventStream(Response):
                 await self._has_events.wait()
                 if self._early:
                     await self._start(scope, send)
-                await generation.choices.wait()
+                await generation.wait()
         except ApiError as error:
             async with self._starting:
-                if self._body is None:
+                if self._exchange is None:
                     raise
             current_record().error = error.code or ""
             self.count("broken_stream")
             return self.writer.fail(error)
         if generation.left:
-            if self._body is None:
+            if self._exchange is None:
                 self.status_code = CLIENT_CLOSED_REQUEST
             await self._start(scope, send)
             self.count("disconnected")
@@ -129,45 +129,45 @@ class EventStream(Response):
         data = self.writer.piece(index, piece)
         if not data:
             return
-        if self._body is None:
+        if self._exchange is None:
             self._early += data
             self._has_events.set()
-            self.generation.choices.pause()
+            self.generation.pause()
             return
-        self._body.write(data)
+        self._exchange.write(data)
 
     async def _start(self, scope: Scope, send: Send) -> None:
         """Sends the head, if it was not sent, and what waits for it."""
         async with self._starting:
-            if self._body is not None:
+            if self._exchange is not None:
                 return
             head = {"status": self.status_code, "headers": self.raw_headers}
             await send({"type": "http.response.start", **head})
-            body: ConnectionBody = scope["extensions"][DIRECT_BODY]["body"]
-            choices = self.generation.choices
-            body.flow.on_pause, body.flow.on_resume = choices.pause, choices.resume
+            exchange: Exchange = scope["extensions"][EXCHANGE]["exchange"]
+            generation = self.generation
+            exchange.flow.on_pause, exchange.flow.on_resume = generation.pause, generation.resume
             if self._early:
-                body.write(self._early)
+                exchange.write(self._early)
                 self._early = b""
-            self._body = body
-            if not body.flow.is_paused:
-                choices.resume()
+            self._exchange = exchange
+            if not exchange.flow.is_paused:
+                generation.resume()
 
     async def _keep_alive(self, scope: Scope, send: Send) -> None:
         """Sends comments, each between two events, as events are written whole; returns never."""
         loop = asyncio.get_running_loop()
         silent_since = loop.time()
         while True:
-            if self._body is not None:
-                silent_since = max(silent_since, self._body.last_write)
+            if self._exchange is not None:
+                silent_since = max(silent_since, self._exchange.last_write)
             due = silent_since + self.keep_alive_seconds
             if loop.time() < due:
                 await asyncio.sleep(due - loop.time())
                 continue
             silent_since = loop.time()
             await self._start(scope, send)
-            if self._body is not None and not self._body.flow.is_paused:
-                self._body.write(KEEP_ALIVE)
+            if self._exchange is not None and not self._exchange.flow.is_paused:
+                self._exchange.write(KEEP_ALIVE)
 
 
 @asynccontextmanager
@@ -209,8 +209,7 @@ class Answering:
     ) -> Response:
         """Answers one request; `write` returns what writes its answer.
 
-        Raises:
-            ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.
+        Raises ApiError if nothing was sent yet and the request is wrong, not admitted, or failed.
         """
         request_id = f"{self.id_prefix}{uuid.uuid4().hex}"
         client_name = http_request.state.client_name
@@ -222,7 +221,7 @@ class Answering:
         pieces: list[tuple[int, Piece]] = []
         running = generation.running(lambda *piece: pieces.append(piece))
         async with _watched(generation, http_request.receive), running:
-            await generation.choices.wait()
+            await generation.wait()
         if generation.left:
             self._count("disconnected")
             return Response(status_code=CLIENT_CLOSED_REQUEST)

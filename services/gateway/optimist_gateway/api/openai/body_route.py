@@ -38,9 +38,8 @@ _logged: set[tuple[str, str]] = set()
 def body_route(service: Service, *, admits: bool = True) -> type[APIRoute]:
     """Returns the class of routes whose endpoints take a `body`; they answer with responses.
 
-    Where it `admits`, a request asks for room first: to read, parse and check a body takes longer
-    than all else that a refusal needs, and an overloaded gateway would do it for most requests in
-    vain. Whoever needs more than one is refused later, when that is known.
+    Where it `admits`, a request asks for room first: to read and check a body takes longer than all
+    else that a refusal needs. Whoever needs more than one is refused later, when that is known.
     """
 
     class BodyRoute(APIRoute):

@@ -23,7 +23,8 @@ from optimist_gateway.api.openai.bodies.structure import (
 )
 from optimist_gateway.api.openai.body_route import body_route
 from optimist_gateway.api.openai.chunk_writer import ChoicesWriter, ChoiceWriter
-from optimist_gateway.core.answer.output import FinishReason, TokenLogprob
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Request
 from optimist_gateway.generation.generation import Generation, Service
@@ -143,22 +144,16 @@ class ChatWriter(ChoiceWriter):
         delta = {"role": "assistant", "content": "", "refusal": None}
         return {"delta": delta, "logprobs": None, "finish_reason": None}
 
-    def choice(
-        self,
-        text: str,
-        logprobs: Sequence[TokenLogprob] | None,
-        reason: FinishReason | None,
-        *,
-        is_whole: bool,
-    ) -> dict[str, Any]:
+    def choice(self, piece: Piece, *, is_whole: bool) -> dict[str, Any]:
         """See `ChoiceWriter.choice`."""
-        deltas = self._reader.push(text, is_last=reason is not None)
+        reason = piece.finish_reason
+        deltas = self._reader.push(piece.text, is_last=reason is not None)
         ended = reason.api_name if reason is not None else None
         if self._reader.num_calls and reason is FinishReason.STOP:
             ended = "tool_calls"
         return {
             "message" if is_whole else "delta": _message(deltas, is_whole=is_whole),
-            "logprobs": chat_logprobs(logprobs),
+            "logprobs": chat_logprobs(piece.logprobs),
             "finish_reason": ended,
         }
 

@@ -15,7 +15,6 @@ from optimist_gateway.api.openai.answer_parts import (
 from optimist_gateway.api.openai.answering import DONE, event
 from optimist_gateway.api.openai.errors import error_body
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.output import FinishReason, TokenLogprob
 from optimist_gateway.core.answer.provenance import join_segments
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.generation.generation import Generation
@@ -37,15 +36,8 @@ class ChoiceWriter:
         """Returns what the choice of the first chunk holds, or None if there is no such chunk."""
         return None
 
-    def choice(
-        self,
-        text: str,
-        logprobs: Sequence[TokenLogprob] | None,
-        reason: FinishReason | None,
-        *,
-        is_whole: bool,
-    ) -> dict[str, Any]:
-        """Returns what a choice holds: of a chunk, or of a whole answer."""
+    def choice(self, piece: Piece, *, is_whole: bool) -> dict[str, Any]:
+        """Returns what a choice holds: of a chunk, or of an answer that is one piece."""
         raise NotImplementedError
 
 
@@ -92,7 +84,8 @@ class ChoicesWriter:
         logprobs = None
         if any(piece.logprobs is not None for piece in pieces):
             logprobs = [token for piece in pieces for token in piece.logprobs or ()]
-        choice = self.new_writer().choice(text, logprobs, reason, is_whole=True)
+        joined = Piece(text, [], 0, 0, reason, logprobs)
+        choice = self.new_writer().choice(joined, is_whole=True)
         return {"index": index, **choice, **self._details(pieces)}
 
     def piece(self, index: int, piece: Piece) -> bytes:
@@ -142,7 +135,7 @@ class ChoicesWriter:
         if is_plain and self._around_text[index] is None:
             self._around_text[index] = self._around(index, writer)
         has_details = with_tokens or piece.logprobs is not None or piece.segments is not None
-        chunk = writer.choice(piece.text, piece.logprobs, piece.finish_reason, is_whole=False)
+        chunk = writer.choice(piece, is_whole=False)
         says = chunk[writer.content] or piece.logprobs or piece.finish_reason is not None
         if not (says or (has_details and piece.token_ids)):
             return choices
@@ -152,7 +145,7 @@ class ChoicesWriter:
 
     def _around(self, index: int, writer: ChoiceWriter) -> tuple[bytes, bytes]:
         """Returns a choice's chunk with nothing but text, without that text."""
-        chunk = writer.choice(_MARK, None, None, is_whole=False)
+        chunk = writer.choice(Piece(_MARK, [], 0, 0), is_whole=False)
         before, _, after = self._event({"index": index, **chunk}).rpartition(orjson.dumps(_MARK))
         return before, after
 

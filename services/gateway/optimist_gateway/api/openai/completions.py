@@ -1,6 +1,5 @@
 """POST /v1/completions: the body of a request, and its answers."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter
@@ -14,7 +13,7 @@ from optimist_gateway.api.openai.bodies.base import INT32_MAX, invalid
 from optimist_gateway.api.openai.bodies.generation import GenerationBody, TokenIds, named_tokens
 from optimist_gateway.api.openai.body_route import body_route
 from optimist_gateway.api.openai.chunk_writer import ChoicesWriter, ChoiceWriter
-from optimist_gateway.core.answer.output import FinishReason, TokenLogprob
+from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Request, Structure
 from optimist_gateway.generation.generation import Generation, Service
@@ -84,17 +83,11 @@ class CompletionWriter(ChoiceWriter):
 
     content = "text"
 
-    def choice(
-        self,
-        text: str,
-        logprobs: Sequence[TokenLogprob] | None,
-        reason: FinishReason | None,
-        *,
-        is_whole: bool,
-    ) -> dict[str, Any]:
+    def choice(self, piece: Piece, *, is_whole: bool) -> dict[str, Any]:
         """See `ChoiceWriter.choice`."""
+        reason, logprobs = piece.finish_reason, completion_logprobs(piece.logprobs)
         ended = reason.api_name if reason is not None else None
-        return {"text": text, "logprobs": completion_logprobs(logprobs), "finish_reason": ended}
+        return {"text": piece.text, "logprobs": logprobs, "finish_reason": ended}
 
 
 def completion_router(service: Service) -> APIRouter:

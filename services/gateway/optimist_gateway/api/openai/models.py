@@ -92,8 +92,7 @@ def tokenization_router(service: Service) -> APIRouter:
         adds_special = text is not None if asked is None else asked
         tokenizer, description = model.tokenizer, model.schedulers.description
         if text is not None:
-            with naming(dict):
-                require_tokenizable(len(text), ("prompt",), tokenizer, description)
+            require_tokenizable(len(text), ("prompt",), tokenizer, description)
         else:
             with naming(lambda: {("prompts",): "messages"}):
                 conversation = body.conversation(body.messages or ())
@@ -102,8 +101,7 @@ def tokenization_router(service: Service) -> APIRouter:
         token_ids = encoding.token_ids
         if encoding.num_tokens > MAX_TOKENS:
             fault = f"has more than {MAX_TOKENS} tokens, the most that are returned"
-            with naming(dict):
-                raise FieldError(("prompt" if body.prompt is not None else "messages",), fault)
+            raise FieldError(("prompt" if body.prompt is not None else "messages",), fault)
 
         def write() -> bytes:
             strings = None
@@ -123,8 +121,7 @@ def tokenization_router(service: Service) -> APIRouter:
     async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
         model = service.find_model(body.model)
-        with naming(dict):
-            model.schedulers.description.require_known(body.tokens, ("tokens",))
+        model.schedulers.description.require_known(body.tokens, ("tokens",))
         return JSONResponse({"prompt": await model.tokenizer.decode(body.tokens)})
 
     return router

@@ -209,10 +209,8 @@ class Answer:
     def _text(self, token_ids: list[int], num_predicted: int) -> tuple[str, str, list[int]]:
         """Reads tokens up to the one that completes a stop string.
 
-        Returns:
-            The text of predicted tokens, that of the rest, and how many characters each token that
-            was read added to the decoded text. Without stop strings all are read, and the numbers
-            of characters are there only if details are wanted.
+        Returns the text of predicted tokens, that of the rest, and how many characters each token
+        that was read added to the decoded text; the latter only if details are wanted.
         """
         if self._reads_at_once:
             if not num_predicted:

@@ -238,16 +238,10 @@ class LogprobReader:
     def read(
         self, output: StepOutput, token_ids: Sequence[int], lengths: Sequence[int]
     ) -> list[TokenLogprob]:
-        """Returns how likely the tokens of a step were.
+        """Returns how likely the tokens of a step that are part of the answer were.
 
-        Args:
-            output: The step.
-            token_ids: Those of its tokens that are part of the answer.
-            lengths: How many characters each of them added to the decoded text, those that are not
-                shown left out.
-
-        Raises:
-            ValueError: The scheduler does not say it.
+        The lengths are how many characters each of them added to the decoded text, those that are
+        not shown left out. Raises ValueError if the scheduler does not say it.
         """
         given = output.logprobs.tokens if output.logprobs is not None else []
         if len(given) < len(token_ids):

@@ -52,14 +52,10 @@ class Provenance:
     def push(
         self, output: StepOutput, num_tokens: int, lengths: Sequence[int], text: str
     ) -> list[Segment]:
-        """Adds a step; returns the segments of its piece.
+        """Adds a step, of which so many tokens are part of the answer; returns its segments.
 
-        Args:
-            output: The step.
-            num_tokens: How many of its tokens are part of the answer.
-            lengths: How many characters each of them added to the decoded text, those that are not
-                shown left out.
-            text: The text of the piece; begins with what was held back before.
+        The lengths are as in `LogprobReader.read`. The text of the piece begins with what was held
+        back before.
         """
         start = 0
         for run in self._runs(output, num_tokens):

@@ -142,11 +142,8 @@ class ThinkingReader:
 def begin_thinking(form: ThinkingFormat, prompt: str, prefill: str = "") -> ThinkingReader | None:
     """Returns what reads the answer to a prompt; None if there are no thoughts to tell apart.
 
-    Args:
-        form: What is around them.
-        prompt: What the model reads: it may end with the opening tag, so that the answer begins
-            within thoughts, or with the closing one, if the model is not to think.
-        prefill: Text at the end of the prompt that the answer goes on.
+    The prompt may end with the opening tag, so that the answer begins within thoughts, or with the
+    closing one, if the model is not to think; or with a prefill, which the answer goes on.
     """
     before = prompt.removesuffix(prefill).rstrip(SPACES)
     is_open = before.endswith(form.opening)

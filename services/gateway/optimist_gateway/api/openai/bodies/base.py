@@ -1,9 +1,9 @@
 """What the objects in the bodies of requests are made of."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from optimist_gateway.core.error import Path
@@ -115,9 +115,20 @@ class Body(BaseModel):
         return unknown
 
 
-def type_of(value: Any) -> object:
-    """Returns the `type` of what is or becomes a body, None without any."""
-    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+OTHER = "another"
+
+
+def tag_of(tags: Mapping[str | None, str]) -> Discriminator:
+    """Tells bodies apart by their `type`, for which there are tags; others are `OTHER`.
+
+    No field may have the name of a tag, which the paths of errors have.
+    """
+
+    def tag(value: Any) -> str:
+        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return tags.get(kind, OTHER) if isinstance(kind, str | None) else OTHER
+
+    return Discriminator(tag)
 
 
 class LeftOut(Body):

@@ -14,13 +14,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from optimist_gateway.api.openai.bodies.base import Body, Content, content_text, invalid
-from optimist_gateway.api.openai.bodies.structure import (
-    MAX_TOOLS,
-    ChatTool,
-    Json,
-    Schema,
-    ToolBody,
-)
+from optimist_gateway.api.openai.bodies.structure import MAX_TOOLS, ChatTool, Json, Schema, ToolBody
 from optimist_gateway.core.request import Conversation, Message, ToolCall
 
 MAX_MESSAGES = 4096

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from optimist_gateway.api.openai.bodies.base import Body, LeftOut, type_of
+from optimist_gateway.api.openai.bodies.base import OTHER, Body, LeftOut, tag_of
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.json_text import HEAVY, is_heavier, parse_json
 from optimist_gateway.core.request import (
@@ -28,7 +28,7 @@ from optimist_gateway.core.request import (
     RegexContent,
     ToolUse,
 )
-from optimist_gateway.structure.schema import MAX_VALUES, check_json
+from optimist_gateway.structure.json_schema import MAX_VALUES, check_json
 
 MAX_TOOLS = 512
 MAX_TEXT_WEIGHT = 2 * HEAVY * MAX_VALUES
@@ -105,14 +105,10 @@ class OtherChatTool(LeftOut):
     type: Annotated[str, Field(json_schema_extra={"not": {"enum": ["function"]}})]
 
 
-_FUNCTION = (None, "function")
-
-
 ToolBody = Annotated[
-    Annotated[ChatTool, Tag("a function")] | Annotated[OtherChatTool, Tag("another")],
-    Discriminator(lambda tool: "a function" if type_of(tool) in (None, "function") else "another"),
+    Annotated[ChatTool, Tag("a function")] | Annotated[OtherChatTool, Tag(OTHER)],
+    tag_of({None: "a function", "function": "a function"}),
 ]
-"""No field has the name of a tag."""
 
 
 class NamedTool(Body):
@@ -276,11 +272,12 @@ class StructuredOutputs(Body):
                 yield name, content(form)
 
 
-def format_content(form: ResponseFormat | None) -> Content | None:
+def format_content(form: ResponseFormat | JsonSchemaBody | None) -> Content | None:
     """Returns what a response format asks for, None for any text."""
     if form is None or isinstance(form, TextFormat):
         return None
-    is_strict, schema = False, form.json_schema
-    if isinstance(schema, JsonSchemaBody):
-        is_strict, schema = bool(schema.strict), schema.json_schema
-    return ANY_OBJECT if schema is None else JsonContent(schema, is_lenient=not is_strict)
+    described = form.json_schema if isinstance(form, JsonSchemaFormat) else form
+    if described.json_schema is None:
+        return ANY_OBJECT
+    is_strict = isinstance(described, JsonSchemaBody) and bool(described.strict)
+    return JsonContent(described.json_schema, is_lenient=not is_strict)

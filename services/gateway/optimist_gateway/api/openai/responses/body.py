@@ -13,8 +13,6 @@ from optimist_gateway.api.openai.bodies.structure import (
     MAX_TOOLS,
     JsonObjectFormat,
     JsonSchemaBody,
-    JsonSchemaFormat,
-    ResponseFormat,
     TextFormat,
     ToolChoiceBody,
     format_content,
@@ -83,14 +81,6 @@ class ResponsesBody(AnswerBody, TemplateFields):
     previous_response_id: Annotated[Any, only()] = None
     prompt: Annotated[Any, only()] = None
 
-    @property
-    def form(self) -> ResponseFormat | None:
-        """The form of the text, as requests of chats have it."""
-        form = self.text.format if self.text is not None else None
-        if isinstance(form, SchemaFormat):
-            return JsonSchemaFormat.model_construct(type=form.type, json_schema=form)
-        return form
-
     @cached_property
     def called(self) -> list[Tool]:
         """The tools that the model may call."""
@@ -99,7 +89,7 @@ class ResponsesBody(AnswerBody, TemplateFields):
     def field_names(self) -> dict[Path, str]:
         """See `AnswerBody.field_names`."""
         names = super().field_names() | {("prompts",): "input", ("prompts", 0): "input"}
-        schema = ".schema" if isinstance(self.form, JsonSchemaFormat) else ""
+        schema = ".schema" if isinstance(self._form, SchemaFormat) else ""
         names.setdefault(("structure",), f"text.format{schema}")
         for index, tool in enumerate(self.called):
             names[("tools", index)] = field_name(tool.path)
@@ -114,13 +104,17 @@ class ResponsesBody(AnswerBody, TemplateFields):
         return self.conversation_request(
             Conversation(messages, functions, self.template_kwargs(effort)),
             self.tool_choice,
-            format_content(self.form),
+            format_content(self._form),
             "text.format",
             is_parallel=self.parallel_tool_calls is not False,
             shown=self._shown_names(),
             max_tokens=self.max_output_tokens,
             num_logprobs=(self.top_logprobs or 0) if wants_logprobs else None,
         )
+
+    @property
+    def _form(self) -> TextFormat | JsonObjectFormat | SchemaFormat | None:
+        return self.text.format if self.text is not None else None
 
     def _shown_names(self) -> dict[str, str]:
         """Returns what the model calls tools, by the names that they have in their namespaces."""

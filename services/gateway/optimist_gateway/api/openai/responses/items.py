@@ -7,15 +7,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Discriminator, Field, Tag
 
-from optimist_gateway.api.openai.bodies.base import Body, Content, LeftOut, content_text, type_of
+from optimist_gateway.api.openai.bodies.base import (
+    OTHER,
+    Body,
+    Content,
+    LeftOut,
+    content_text,
+    tag_of,
+)
 from optimist_gateway.api.openai.bodies.conversation import Arguments, MessageBody
 from optimist_gateway.api.openai.responses.tools import INPUT, shown_name
 from optimist_gateway.core.request import Message, ToolCall
 
 MAX_ITEMS = 4096
-# No field has the name of a tag.
-_TAGS = {
-    "message": "a message",
+# Messages need not have a type.
+_TAGS: dict[str | None, str] = {
+    **dict.fromkeys((None, "message"), "a message"),
     **dict.fromkeys(("function_call", "custom_tool_call"), "a call"),
     **dict.fromkeys(("function_call_output", "custom_tool_call_output"), "a result"),
     "reasoning": "thoughts",
@@ -90,17 +97,10 @@ class ReasoningItem(_Item):
 class OtherItem(_Item, LeftOut):
     """A reference to what is not stored here, or an item of a tool that does not run here."""
 
-    type: Annotated[str, Field(json_schema_extra={"not": {"enum": [*_TAGS]}})]
+    type: Annotated[str, Field(json_schema_extra={"not": {"enum": [one for one in _TAGS if one]}})]
 
     def message(self) -> None:
         """See `_Item.message`."""
-
-
-def _kind(item: Any) -> str:
-    kind = type_of(item)
-    # Messages need not have a type.
-    kind = "message" if kind is None else kind
-    return _TAGS.get(kind, "another") if isinstance(kind, str) else "another"
 
 
 Item = Annotated[
@@ -108,8 +108,8 @@ Item = Annotated[
     | Annotated[CallItem, Tag("a call")]
     | Annotated[OutputItem, Tag("a result")]
     | Annotated[ReasoningItem, Tag("thoughts")]
-    | Annotated[OtherItem, Tag("another")],
-    Discriminator(_kind),
+    | Annotated[OtherItem, Tag(OTHER)],
+    tag_of(_TAGS),
 ]
 Input = Annotated[
     Annotated[str, Tag("text")]

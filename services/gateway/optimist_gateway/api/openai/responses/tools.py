@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
-from optimist_gateway.api.openai.bodies.base import Body, LeftOut, type_of
+from optimist_gateway.api.openai.bodies.base import OTHER, Body, LeftOut, tag_of
 from optimist_gateway.api.openai.bodies.structure import (
     MAX_TOOLS,
     FunctionBody,
@@ -24,8 +24,11 @@ _TEXT = {
     "required": [INPUT],
     "additionalProperties": False,
 }
-# No field has the name of a tag.
-_TAGS = {"function": "a function", "custom": "a text", "namespace": "a group"}
+_TAGS: dict[str | None, str] = {
+    "function": "a function",
+    "custom": "a text",
+    "namespace": "a group",
+}
 
 
 class FunctionTool(FunctionBody):
@@ -60,15 +63,10 @@ class OtherTool(LeftOut):
     type: Annotated[str, Field(json_schema_extra={"not": {"enum": [*_TAGS]}})]
 
 
-def _kind(tool: Any) -> str:
-    kind = type_of(tool)
-    return _TAGS.get(kind, "another") if isinstance(kind, str) else "another"
-
-
 _Tool = (
     Annotated[FunctionTool, Tag("a function")]
     | Annotated[CustomTool, Tag("a text")]
-    | Annotated[OtherTool, Tag("another")]
+    | Annotated[OtherTool, Tag(OTHER)]
 )
 
 
@@ -78,12 +76,10 @@ class Namespace(Body):
     type: Literal["namespace"]
     name: FunctionName
     description: str | None = None
-    tools: list[Annotated[_Tool, Discriminator(_kind)]] = Field(
-        fail_fast=True, max_length=MAX_TOOLS
-    )
+    tools: list[Annotated[_Tool, tag_of(_TAGS)]] = Field(fail_fast=True, max_length=MAX_TOOLS)
 
 
-ToolBody = Annotated[_Tool | Annotated[Namespace, Tag("a group")], Discriminator(_kind)]
+ToolBody = Annotated[_Tool | Annotated[Namespace, Tag("a group")], tag_of(_TAGS)]
 
 
 @dataclass(frozen=True)

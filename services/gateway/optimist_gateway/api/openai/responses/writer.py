@@ -16,15 +16,11 @@ from optimist_gateway.api.openai.answer_parts import (
     token_logprobs,
 )
 from optimist_gateway.api.openai.answering import STREAMED, Answering, event
-from optimist_gateway.api.openai.bodies.base import Body, LeftOut
+from optimist_gateway.api.openai.bodies.base import LeftOut
 from optimist_gateway.api.openai.bodies.structure import TextFormat
 from optimist_gateway.api.openai.body_route import body_route
 from optimist_gateway.api.openai.errors import error_body
-from optimist_gateway.api.openai.responses.body import (
-    ReasoningOptions,
-    ResponsesBody,
-    TextOptions,
-)
+from optimist_gateway.api.openai.responses.body import ReasoningOptions, ResponsesBody, TextOptions
 from optimist_gateway.api.openai.responses.output import Event, ItemStatus, ResponseOutput
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
@@ -173,8 +169,10 @@ def _settings(body: ResponsesBody) -> dict[str, Any]:
     text = body.text or TextOptions()
     form = text.format or TextFormat(type="text")
     reasoning = body.reasoning or ReasoningOptions()
+    repeated = body.model_dump(by_alias=True, include={*_REPEATED, "tool_choice", "tools"})
+    tools = zip(body.tools or (), repeated["tools"] or (), strict=True)
     return {
-        **{name: _echo(getattr(body, name)) for name in _REPEATED},
+        **repeated,
         "background": False,
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
@@ -187,19 +185,12 @@ def _settings(body: ResponsesBody) -> dict[str, Any]:
             "format": form.model_dump(by_alias=True, exclude_none=True),
             "verbosity": text.verbosity or "medium",
         },
-        "tool_choice": _echo(body.tool_choice) or "auto",
-        "tools": [_echo(tool) for tool in body.tools or () if not isinstance(tool, LeftOut)],
+        "tool_choice": repeated["tool_choice"] or "auto",
+        "tools": [shown for tool, shown in tools if not isinstance(tool, LeftOut)],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",
     }
-
-
-def _echo(setting: Any) -> Any:
-    """Returns a setting as a response repeats it."""
-    if isinstance(setting, list):
-        return [_echo(one) for one in setting]
-    return setting.model_dump(by_alias=True) if isinstance(setting, Body) else setting
 
 
 def responses_router(service: Service) -> APIRouter:
