@@ -52,7 +52,7 @@ def estimate_speculation(
     levels = drafter.count_levels(widths)
     verify_ns = costs.cost_of(len(slots) + int(widths.sum()))
     rate = float(state.widths.levels.rate(slots).mean())
-    draft_ns = float(state.drafter_costs.cost(levels.max())) if levels.any() else 0.0
+    draft_ns = float(state.costs.drafter.cost(levels.max())) if levels.any() else 0.0
     speedup = find_speedup(rate, float(levels.mean()), draft_ns + verify_ns, plain_ns)
     yield Estimate(drafter.source, draft_ns, verify_ns, speedup)
 

@@ -64,11 +64,9 @@ class Worker:
     def begin(self, description: WorkerDescription) -> list[Ended]:
         """Begins anew with a worker that was reached; returns the ends of what does not fit it."""
         self.description, self.is_connected = description, True
-        costs = description.costs, description.drafter_us, description.key_costs
-        arguments = description.config, *costs
         if self._scheduler is not None:
-            return self._scheduler.restart(*arguments)
-        self._scheduler = Scheduler(*arguments)
+            return self._scheduler.restart(description.config, description.timings)
+        self._scheduler = Scheduler(description.config, description.timings)
         return []
 
     def entry(self, **event: Any) -> dict[str, Any]:

@@ -151,7 +151,9 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     num_prompt_tokens = int(np.add.reduce(step.num_known_tokens - step.emits))
     expected_ns = costs.cost_of(result.num_tokens - num_prompt_tokens)
     num_tokens = step.num_known_tokens + result.num_drafted_tokens
-    state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
+    state.costs.learn(
+        state.table.num_computed_tokens.take(step.slots), num_tokens, result.num_tokens, pass_ns
+    )
     if result.num_tokens and result.step_ns:
         _learn_pace(state, step, result)
     if state.config.drafter is not None:
@@ -159,8 +161,8 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
         drafted = result.num_base_drafted_tokens[is_drafters]
         if len(drafted):
             deepest = int(state.config.drafter.count_levels(drafted).max())
-            expected_ns += state.drafter_costs.cost_of(deepest)
-            state.drafter_costs.observe(deepest, result.draft_ns)
+            expected_ns += state.costs.drafter.cost_of(deepest)
+            state.costs.drafter.observe(deepest, result.draft_ns)
     if num_rows := int(np.count_nonzero(result.num_emitted_tokens)):
         num_plain = num_rows * expected_ns / costs.cost_of(num_rows)
         state.widths.observe_pass(len(result.token_ids), num_plain)

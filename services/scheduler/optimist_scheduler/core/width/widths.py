@@ -14,6 +14,7 @@ from optimist_scheduler.core.width.acceptance import (
     Drafter,
     WindowCalibration,
 )
+from optimist_scheduler.core.width.costs import PassCosts
 from optimist_scheduler.core.width.goodput import (
     DrafterRows,
     Thresholds,
@@ -148,25 +149,26 @@ class DraftWidths:
         slots: SlotArray,
         drafting: BoolArray,
         base_tokens: int,
-        curve: CostCurve,
-        drafter_curve: CostCurve,
+        costs: PassCosts,
+        lengths: Int32Array,
         choice: int,
-        key_ns: float = 0.0,
-        mean_length: float = 0.0,
     ) -> Int32Array:
         """Takes what passes cost; returns the most drafts of the drafter per row [num_rows].
 
         Rows that are `drafting` have a window, and leave the drafter to the others. A pass has
-        `base_tokens` without drafts. The number of the choice decides who is probed.
+        `base_tokens` without drafts, and rows of some lengths. The number of the choice decides who
+        is probed.
         """
         limits = self.limits[slots]
         if not self.counts_costs:
             return self._count_tokens(self._level_limits[slots], limits)
         self.windows.refresh(slots)
-        self._thresholds = Thresholds(curve, key_ns, mean_length)
+        curve = costs.of_rows(lengths)
+        mean_length = float(lengths.mean()) if len(lengths) else 0.0
+        self._thresholds = Thresholds(curve, costs.token_key_ns, mean_length)
         if not self.may_use_drafter(slots):
             return np.zeros_like(limits)
-        rows = self._find_drafter_rows(slots, self._level_limits[slots], drafter_curve)
+        rows = self._find_drafter_rows(slots, self._level_limits[slots], costs.drafter)
         rate = self._find_rate(len(slots))
         levels = choose_levels(rows, ~drafting, rate, base_tokens, curve)
         served = levels[~drafting & (rows.limits > 0)]
@@ -181,7 +183,6 @@ class DraftWidths:
     def choose_drafter(
         self,
         slots: SlotArray,
-        widths: Int32Array,
         has_window: BoolArray,
         hazards: Float32Array,
         curve: CostCurve,
@@ -189,15 +190,14 @@ class DraftWidths:
     ) -> tuple[Int32Array, BoolArray]:
         """Returns what a drafter with a model may draft for rows, and which windows yield to it.
 
-        `widths` are what it may draft at present, `num_rows` the rows of the next pass, those that
-        wait for a slot with them; see `goodput.choose_drafter` for the others.
+        `num_rows` are the rows of the next pass, those that wait for a slot with them; see
+        `goodput.choose_drafter` for the others.
         """
         if self._drafter is None:
             raise ValueError("there is no drafter to choose for")
-        limits, threshold = self._drafter.count_levels(widths), 0.0
+        limits, threshold = self._level_limits[slots], 0.0
         times = np.zeros(self._drafter.max_depth)
         if self.counts_costs:
-            limits = self._level_limits[slots]
             threshold = self.find_threshold(num_rows, num_rows, num_rows)
             levels_ns = curve.cost(np.arange(1, self._drafter.max_depth + 1))
             times = levels_ns * self._find_rate(num_rows)
