@@ -20,11 +20,6 @@ class Estimate:
     speedup: float
     """Tokens per time over those of a pass without drafts."""
 
-    @property
-    def overhead_ratio(self) -> float:
-        """That time relative to that of the pass."""
-        return self.draft_ns / self.verify_ns
-
 
 def estimate_speculation(
     state: SchedulerState, answer_ns: float, wait_ns: float

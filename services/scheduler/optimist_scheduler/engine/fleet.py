@@ -246,7 +246,6 @@ class Fleet:
             logger.warning("%d of them may be why workers are lost: each runs alone", number)
         with self._ending_what_is_lost(requests):
             self._delivery.end(self.dispatcher.adopt(requests))
-        engine.update_metrics()
         self._commands.answer_pauses()
 
     def _fail(self, engine: Engine, error: Exception) -> None:
@@ -258,7 +257,6 @@ class Fleet:
         self._delivery.flush()
         if engine.has_scheduler:
             self._delivery.end(self.dispatcher.fail(engine, FAILED))
-            engine.update_metrics()
         self._commands.answer_pauses()
 
     def _take_change(self, change: Change) -> None:
