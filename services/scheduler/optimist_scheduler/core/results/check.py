@@ -27,6 +27,14 @@ if IS_COMPILED:
 WRONG = "the worker's result is wrong: "
 
 
+_EMPTY = {
+    **dict.fromkeys(("num_emitted_tokens", "num_drafted_tokens", "num_accepted_tokens"), 0),
+    **dict.fromkeys(("num_form_drafted_tokens", "num_form_accepted_tokens"), 0),
+    "draft_sources": TARGET, "window_nodes": NO_POSITION, "draft_positions": NO_POSITION,
+}
+"""What columns have where a row brought nothing."""
+
+
 class ResultError(ValueError):
     """A result that cannot be read as a plan's; the message names the column."""
 
@@ -63,18 +71,6 @@ class DraftNodes(NamedTuple):
             None if first is None else first[chosen],
             positions[chosen.repeat(num_accepted)],
         )
-
-
-def find_step(state: SchedulerState, result: StepResult) -> Plan:
-    """Returns the plan that a result is of: the oldest in flight.
-
-    Raises:
-        ResultError: It is not the next one. A stream brings all results, each once and in order.
-    """
-    step = next(iter(state.in_flight), None)
-    if step is None or result.sequence != step.sequence:
-        raise ResultError(f"sequence: {result.sequence} is not the next one")
-    return step
 
 
 def check_result(
@@ -251,21 +247,16 @@ def _leave_out(
     stays[wrong] = False
     errors = {int(step.slots[row]): WRONG + fault for row, fault in faults.items()} | result.errors
 
-    def keep(column: Int32Array, empty: int = 0) -> Int32Array:
-        return np.where(stays, column, np.int32(empty)) if len(column) == len(stays) else column
-
+    columns = {name: (getattr(result, name), empty) for name, empty in _EMPTY.items()}
     return replace(
         result,
-        num_emitted_tokens=keep(result.num_emitted_tokens),
+        **{
+            name: np.where(stays, column, np.int32(empty))
+            for name, (column, empty) in columns.items()
+            if len(column)
+        },
         token_ids=result.token_ids[stays.repeat(result.num_emitted_tokens)],
-        num_drafted_tokens=keep(result.num_drafted_tokens),
-        num_accepted_tokens=keep(result.num_accepted_tokens),
-        draft_sources=keep(result.draft_sources),
-        window_nodes=keep(result.window_nodes, NO_POSITION),
         accepted_nodes=_keep_nodes(state, result, stays, wrong),
-        draft_positions=keep(result.draft_positions, NO_POSITION),
-        num_form_drafted_tokens=keep(result.num_form_drafted_tokens),
-        num_form_accepted_tokens=keep(result.num_form_accepted_tokens),
         errors=errors,
         logprobs={slot: each for slot, each in result.logprobs.items() if slot not in errors},
     )

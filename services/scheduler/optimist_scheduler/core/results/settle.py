@@ -16,7 +16,7 @@ from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED,
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
 from optimist_scheduler.core.requests.table import Counters, SlotStatus
-from optimist_scheduler.core.results.check import check_result, find_step
+from optimist_scheduler.core.results.check import ResultError, check_result
 from optimist_scheduler.core.results.deliver import build_outputs, report_logprobs, report_positions
 from optimist_scheduler.core.results.tokens import NewTokens, find_new_tokens, follow_windows, keep
 from optimist_scheduler.core.windows.window import NO_WINDOW
@@ -35,7 +35,10 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs:
     Raises:
         ResultError: The result cannot be read as the next one; nothing was changed.
     """
-    step = find_step(state, result)
+    step = next(iter(state.in_flight), None)
+    # A stream brings all results, each once and in order.
+    if step is None or result.sequence != step.sequence:
+        raise ResultError(f"sequence: {result.sequence} is not the next one")
     # Also if the result is refused: once more, the same windows change nothing.
     _set_worker_windows(state, step)
     alive = _find_alive(state, step)
