@@ -1,6 +1,7 @@
 """Widths by goodput, without and with a drafter, against every other choice there is."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array
 from optimist_scheduler.core.width.acceptance import (
-    Acceptance,
+    MEMORY_TOKENS,
     Calibration,
     expected_accepted,
 )
@@ -146,16 +147,18 @@ def test_drafts_are_worth_what_is_brought_on_the_average_in_their_time(
 def test_windows_without_values_are_believed_by_what_they_did(
     passes: list[tuple[int, bool]],
 ) -> None:
-    calibration, acceptance = Calibration(1, 16, PRIOR_HAZARD), Acceptance(1, WINDOW_PRIOR)
+    calibration, num_examined, num_agreed = Calibration(1, 16, PRIOR_HAZARD), 16, 16 * WINDOW_PRIOR
     for agreed, is_rejected in passes:
         examined = ints(agreed + is_rejected)
-        acceptance.observe(ints(0), ints(agreed), examined)
         estimated = examined * np.float32(PRIOR_HAZARD)
         calibration.observe(ints(0), ints(agreed), examined, estimated)
-    rate = acceptance.rate(ints(0))
+        kept = math.exp(-(agreed + is_rejected) / MEMORY_TOKENS)
+        num_examined = num_examined * kept + agreed + is_rejected
+        num_agreed = num_agreed * kept + agreed
+    rate = num_agreed / num_examined
     rates, scales = calibration.weigh(ints(0))
     assert rates == pytest.approx(rate, rel=1e-5)
-    hazard = max(-float(np.log(rate[0])), 1 / 1024)
+    hazard = max(-math.log(rate), 1 / 1024)
     assert scales[0] * PRIOR_HAZARD == pytest.approx(hazard, rel=1e-3)
 
 

@@ -30,7 +30,9 @@ WRONG = "the worker's result is wrong: "
 _EMPTY = {
     **dict.fromkeys(("num_emitted_tokens", "num_drafted_tokens", "num_accepted_tokens"), 0),
     **dict.fromkeys(("num_form_drafted_tokens", "num_form_accepted_tokens"), 0),
-    "draft_sources": TARGET, "window_nodes": NO_POSITION, "draft_positions": NO_POSITION,
+    "draft_sources": TARGET,
+    "window_nodes": NO_POSITION,
+    "draft_positions": NO_POSITION,
 }
 """What columns have where a row brought nothing."""
 

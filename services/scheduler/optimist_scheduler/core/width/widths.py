@@ -9,8 +9,9 @@ import numpy as np
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array, SlotArray
 from optimist_scheduler.core.width.acceptance import (
-    DRAFTER_PRIOR,
-    Acceptance,
+    DRAFTER_HAZARD,
+    PRIOR_TOKENS,
+    Calibration,
     Drafter,
     WindowCalibration,
 )
@@ -57,7 +58,7 @@ class DraftWidths:
         self._thresholds = Thresholds(CostCurve())
         """Since the last choice."""
         self._level_limits = np.zeros(max_num_seqs, np.int32)
-        self.levels = Acceptance(max_num_seqs, DRAFTER_PRIOR)
+        self.levels = Calibration(max_num_seqs, PRIOR_TOKENS, DRAFTER_HAZARD)
         """How often levels of the drafter are accepted."""
         self._is_probed = np.zeros(max_num_seqs, np.bool_)
         """Rows for which the drafter drafts a level to find out, since the last choice."""
@@ -142,7 +143,8 @@ class DraftWidths:
         """
         if self._drafter is not None:
             levels = np.maximum(self._drafter.count_levels(drafted), accepted)
-            self.levels.observe(slots, accepted, np.minimum(accepted + 1, levels))
+            examined = np.minimum(accepted + 1, levels)
+            self.levels.observe(slots, accepted, examined, examined * np.float32(DRAFTER_HAZARD))
 
     def choose(
         self,
