@@ -120,8 +120,13 @@ def _timings(message: worker_pb2.DescribeResponse) -> Timings:
     fault = f"{len(times)} values of drafter_us for max_drafter_depth {depth}"
     _require(len(times) <= depth, fault)
     _require(min(times, default=1) >= 1, "drafter_us that are below 1")
-    passes = [from_bytes(each).tolist() for each in (message.cost_num_tokens, message.cost_us)]
-    timings = Timings(*passes, times, message.row_key_ps / 1e3, message.token_key_ps / 1e3)
+    timings = Timings(
+        from_bytes(message.cost_num_tokens).tolist(),
+        from_bytes(message.cost_us).tolist(),
+        times,
+        message.row_key_ps / 1e3,
+        message.token_key_ps / 1e3,
+    )
     try:
         PassCosts(timings)
     except ValueError as error:

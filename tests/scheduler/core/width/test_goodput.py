@@ -147,7 +147,11 @@ def test_drafts_are_worth_what_is_brought_on_the_average_in_their_time(
 def test_windows_without_values_are_believed_by_what_they_did(
     passes: list[tuple[int, bool]],
 ) -> None:
-    calibration, num_examined, num_agreed = Calibration(1, 16, PRIOR_HAZARD), 16, 16 * WINDOW_PRIOR
+    calibration, num_examined, num_agreed = (
+        Calibration(1, 16, PRIOR_HAZARD),
+        16.0,
+        16 * WINDOW_PRIOR,
+    )
     for agreed, is_rejected in passes:
         examined = ints(agreed + is_rejected)
         estimated = examined * np.float32(PRIOR_HAZARD)

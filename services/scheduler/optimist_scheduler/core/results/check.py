@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -248,15 +248,14 @@ def _leave_out(
     wrong = list(faults)
     stays[wrong] = False
     errors = {int(step.slots[row]): WRONG + fault for row, fault in faults.items()} | result.errors
-
-    columns = {name: (getattr(result, name), empty) for name, empty in _EMPTY.items()}
+    columns: dict[str, Any] = {
+        name: np.where(stays, column, np.int32(empty))
+        for name, empty in _EMPTY.items()
+        if len(column := getattr(result, name))
+    }
     return replace(
         result,
-        **{
-            name: np.where(stays, column, np.int32(empty))
-            for name, (column, empty) in columns.items()
-            if len(column)
-        },
+        **columns,
         token_ids=result.token_ids[stays.repeat(result.num_emitted_tokens)],
         accepted_nodes=_keep_nodes(state, result, stays, wrong),
         errors=errors,

@@ -73,7 +73,8 @@ def find_new_tokens(
         chosen = gets.nonzero()[0]
         columns = [column.take(chosen) for column in columns]
     *columns, max_lengths = columns
-    new = NewTokens(*columns, nodes, token_ids)
+    columns += [nodes, token_ids]
+    new = NewTokens(*columns)
     _cut_at_stops(state, new)
     new.ends = new.starts + new.num_tokens
     is_full = new.ends >= max_lengths
