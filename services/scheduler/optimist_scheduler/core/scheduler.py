@@ -16,6 +16,7 @@ from optimist_scheduler.core.base.values import (
 )
 from optimist_scheduler.core.estimate import Estimate, estimate_speculation
 from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.ends import find_end, finish, make_end
 from optimist_scheduler.core.requests.following import (
     LEAST_GAIN,
     LOOKED_UP_SHARE,
@@ -30,7 +31,6 @@ from optimist_scheduler.core.requests.request import (
     find_length_fault,
 )
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.results.deliver import find_end, finish, make_end
 from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule

@@ -13,9 +13,9 @@ from optimist_common.observing.tracing import OFF, Tracer
 from optimist_common.scheduler_service.servicer import UnreachedError
 from optimist_common.scheduler_service.stream import GatewayStream
 from optimist_scheduler.core.base.values import FinishReason
+from optimist_scheduler.core.requests.ends import make_end
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.results.check import ResultError
-from optimist_scheduler.core.results.deliver import make_end
 from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.gateways.commands import Commands
 from optimist_scheduler.gateways.delivery import Delivery

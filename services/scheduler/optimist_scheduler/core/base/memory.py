@@ -48,8 +48,6 @@ class BlockPool:
     def __init__(self, num_blocks: int, max_num_seqs: int, max_blocks_per_seq: int) -> None:
         self.num_blocks = np.zeros(max_num_seqs, np.int32)
         """Blocks per slot [max_num_seqs]."""
-        self.num_evictions = 0
-        """Cached blocks that were given away."""
         # What indexes is of int64: numpy takes several times as long to index by others.
         self._stack = np.arange(num_blocks - 1, -1, -1, dtype=np.int64)
         self._num_stacked = num_blocks
@@ -271,7 +269,6 @@ class BlockPool:
                 del self._unhashed[run.before]
         self._is_cached[ids] = False
         self._push(ids)
-        self.num_evictions += number
 
 
 def hash_blocks(
