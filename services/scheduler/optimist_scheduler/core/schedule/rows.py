@@ -101,9 +101,10 @@ def _share_budget(
     Each row gets one known token. Prompts, those of candidates too, share `prefill_share` of the
     rest and what drafts leave of it, see `share_prompts`; drafts get what prompts leave.
     """
-    left = rows.assumed_length - rows.num_computed_tokens
+    assumed = rows.assumed_length
+    left = assumed - rows.num_computed_tokens
     total = int(np.add.reduce(left))
-    drafts = _choose_drafts(state, rows, left, total, budget)
+    drafts = _choose_drafts(state, rows, assumed, left, total, budget)
     runs = _find_rows_to_run(state, rows)
     if np.count_nonzero(runs) < len(runs):
         left, drafts = left * runs, drafts * runs
@@ -135,21 +136,27 @@ def _share_budget(
 
 
 def _choose_drafts(
-    state: SchedulerState, rows: Rows, left: Int32Array, total: int, budget: int
+    state: SchedulerState,
+    rows: Rows,
+    assumed: Int32Array,
+    left: Int32Array,
+    total: int,
+    budget: int,
 ) -> Int32Array:
     """Returns the drafts that rows would have in a pass with room for them [num_rows].
 
-    `left` are their known tokens that are not computed, `total` all of these together.
+    `assumed` are their lengths, `left` their known tokens that are not computed, `total` all of
+    these together.
     """
-    assumed = rows.assumed_length
-    # What is in flight may already reach the length limit.
-    room = np.maximum(rows.max_length - 1 - assumed, 0)
+    # Below 0 where what is in flight may already reach the length limit.
+    room = rows.max_length - 1 - assumed
     # Not beside the end of a prompt, see `DraftWidths.first`.
     is_decoding = left <= 1
     drafts = _choose_of_windows(state, rows, assumed, room, is_decoding, total)
     has_forms = np.count_nonzero(rows.form_width) > 0
     if state.config.drafter is None and not has_forms:
         return drafts
+    room = np.maximum(room, 0)
     has_window = (rows.window_end > assumed) | (drafts > 0)
     most = np.zeros_like(drafts)
     if has_forms:
@@ -174,8 +181,8 @@ def _choose_of_windows(
     """Returns the drafts that rows have from their windows, and that pay [num_rows]."""
     windows, slots, drafts = state.table.windows, rows.slots, np.zeros(len(room), np.int32)
     if np.count_nonzero(rows.window_end):
-        ahead = np.minimum(np.maximum(rows.window_end - assumed, 0), room)
-        drafts = np.minimum(ahead, rows.draft_width)
+        ahead = np.minimum(rows.window_end - assumed, room)
+        drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
     if windows.num_trees:
         # The worker drafts from where a row really is, which of a tree is not far after where it
         # was: most of what is in flight are nodes side by side.
