@@ -13,12 +13,6 @@ from tests.scheduler.situation import Situation, make_window, set_window
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
-# Prompts and drafts.
-
-
-# How many drafts.
-
-
 MILLISECOND = 1_000_000
 SIZES = [2**power for power in range(9)]
 DEAR = Timings(SIZES, [1000 + 100 * each for each in SIZES])
