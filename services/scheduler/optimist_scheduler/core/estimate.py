@@ -32,7 +32,7 @@ def estimate_speculation(
         answer_ns: Time until a proposer answers.
         wait_ns: Time for which a pass is held up for answers, the mean of the last passes.
     """
-    slots, table, drafter = state.running, state.table, state.config.drafter
+    slots, table, drafter = state.running, state.table, state.widths.drafter
     if len(slots) == 0:
         return
     costs, num_rows = state.costs_for(slots), len(slots)
@@ -58,7 +58,7 @@ def estimate_speculation(
     rates, drafts = state.widths.windows.rate(slots), table.draft_width[slots]
     yield expect(DraftSource.PREDICTION, rates, drafts, drafts, answer_ns, wait_ns)
     if drafter is not None:
-        rates, drafts = state.widths.levels.rate(slots), table.drafter_width[slots]
-        levels = drafter.count_levels(drafts)
+        rates, drafts = drafter.acceptance.rate(slots), table.drafter_width[slots]
+        levels = drafter.shape.count_levels(drafts)
         draft_ns = float(state.costs.drafter.cost(levels.max())) if levels.any() else 0.0
-        yield expect(drafter.source, rates, drafts, levels, draft_ns, draft_ns)
+        yield expect(drafter.shape.source, rates, drafts, levels, draft_ns, draft_ns)

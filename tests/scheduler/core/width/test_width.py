@@ -102,9 +102,10 @@ def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
 def test_rows_for_which_the_drafter_is_off_are_probed_together_and_seldom() -> None:
     num_rows = 16
     widths = make_widths(*[40] * num_rows, drafter=TREE)
+    assert widths.drafter is not None
     slots = np.arange(num_rows, dtype=np.int32)
     for _ in range(300):
-        widths.observe_drafter(slots, np.full_like(slots, 12), np.zeros_like(slots))
+        widths.drafter.observe(slots, np.full_like(slots, 12), np.zeros_like(slots))
     choices = range(PROBE_PERIOD * PROBE_SHARE)
     cheap = PassCosts(Timings(*TIMED, drafter_us=[10, 20, 25, 30]))
     chosen = np.array([choose_drafter(widths, num_rows, cheap, choice) for choice in choices])

@@ -307,10 +307,10 @@ class SchedulerState:
 
     def find_drafter_gains(self, slots: SlotArray) -> FloatArray:
         """Returns what a drafter with a model brings rows in a pass, in tokens [num_rows]."""
-        if self.config.drafter is None or self.config.drafter.is_lookup:
+        if (drafter := self.widths.drafter) is None or drafter.shape.is_lookup:
             return np.zeros(len(slots))
-        levels = self.config.drafter.count_levels(self.table.drafter_width.take(slots))
-        return expected_accepted(self.widths.levels.rate(slots), levels)
+        levels = drafter.shape.count_levels(self.table.drafter_width.take(slots))
+        return expected_accepted(drafter.acceptance.rate(slots), levels)
 
     def promote_starved(self, now: float) -> None:
         """Lets requests that were overtaken for too long go first."""

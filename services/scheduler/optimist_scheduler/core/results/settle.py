@@ -113,15 +113,15 @@ def _take_errors(
 
 def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
     """Learns how well the worker's drafter does."""
-    if state.config.drafter is None:
+    if (drafter := state.widths.drafter) is None:
         return
-    rows = new.draft_sources == int(state.config.drafter.source)
+    rows = new.draft_sources == int(drafter.shape.source)
     if np.count_nonzero(rows):
         drafted, accepted = (
             new.num_base_drafted_tokens[rows],
             new.num_base_accepted_tokens[rows],
         )
-        state.widths.observe_drafter(new.slots[rows], drafted, accepted)
+        drafter.observe(new.slots[rows], drafted, accepted)
 
 
 def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
@@ -195,9 +195,9 @@ def _learn_pace(state: SchedulerState, step: Plan, result: StepResult) -> None:
 
 def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
     """Returns whether any of the slots has something to draft from, or may come to have it."""
-    table = state.table
+    table, drafter = state.table, state.widths.drafter
     return bool(
-        state.widths.may_use_drafter(slots)
+        (drafter is not None and drafter.may_serve(slots))
         or np.count_nonzero(table.window_end.take(slots))
         or np.count_nonzero(table.form_width.take(slots))
         or np.count_nonzero(table.gain.take(slots) >= LEAST_GAIN)
