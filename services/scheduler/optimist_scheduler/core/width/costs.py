@@ -35,11 +35,13 @@ class PassCosts:
         self.drafter = CostCurve(range(1, len(timings.drafter_us) + 1), timings.drafter_us)
         """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
         self._is_timed = len(timings.num_tokens) > 0
+        self.counts_keys = timings.row_key_ns > 0 or timings.token_key_ns > 0
+        """Whether passes take longer the longer their rows are."""
         self._row_key_ns, self.token_key_ns = timings.row_key_ns, timings.token_key_ns
 
     def of_rows(self, lengths: Int32Array) -> CostCurve:
         """Returns what passes of rows of some lengths take, their drafts shared out evenly."""
-        if not (self._row_key_ns or self.token_key_ns) or not len(lengths):
+        if not self.counts_keys or not len(lengths):
             return self._plain
         further = self.token_key_ns * float(lengths.mean())
         rows_ns = self._row_key_ns * float(lengths.sum())
@@ -59,7 +61,7 @@ class PassCosts:
             total: Tokens that it was fed.
             pass_ns: How long it took.
         """
-        if self._row_key_ns or self.token_key_ns:
+        if self.counts_keys:
             lengths = (num_computed - num_tokens / 2).clip(0)
             key_ns = self._row_key_ns + self.token_key_ns * (num_tokens - 1)
             # Whatever was timed at start, the rest of the pass takes some time.
