@@ -9,7 +9,7 @@ from tests.command import run
 
 # The aligner's own tests are of its specification, but for test_compiled.py. That what is compiled
 # of windows and results does the same is tested beside them.
-TESTS = ("tests/scheduler/core/test_scheduler.py",)
+TESTS = tuple(f"tests/scheduler/core/{name}.py" for name in ("test_policies", "windows/test_trees"))
 
 
 @pytest.mark.skipif(not optimist_aligner.IS_COMPILED, reason="all tests are of the specification")

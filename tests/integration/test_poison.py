@@ -10,7 +10,7 @@ import pytest
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
-from optimist_scheduler.core.requests.suspicion import MOST_LOSSES
+from optimist_scheduler.core.requests.request import MOST_LOSSES
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 from tests.scheduler.client import Client, Command, add
 from tests.scheduler.fake_services import serve_fleet

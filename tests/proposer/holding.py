@@ -13,7 +13,13 @@ from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.line import LineAlgorithm
 from optimist_proposer.core.live_requests import LiveRequest, RequestCache
 from optimist_proposer.core.messages import LimitCheck, Limits, Observation, Open
-from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
+from optimist_proposer.core.sources import (
+    Prepared,
+    SourceName,
+    WrongValueError,
+    name_sources,
+    pack_sources,
+)
 from optimist_proposer.core.stored_request import (
     OTHER_OPENING,
     UNKNOWN,
@@ -22,7 +28,6 @@ from optimist_proposer.core.stored_request import (
     WriteKind,
     next_write,
 )
-from optimist_proposer.core.wrong_value import WrongValueError
 from optimist_proposer.following import Following
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import OutputStore, WriteBehind

@@ -9,14 +9,13 @@ from prometheus_client import REGISTRY
 
 from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.messages import UNKNOWN
-from optimist_proposer.core.sources import name_sources, pack_sources
+from optimist_proposer.core.sources import WrongKind, WrongValueError, name_sources, pack_sources
 from optimist_proposer.core.stored_request import (
     MAX_STORED_TOKENS,
     OPENING_BYTES,
     StoredRequest,
     pack_number,
 )
-from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 from tests.proposer.holding import MemoryStore, Replica, lives, observation, opening, stored_in
 from tests.proposer.text import as_text, tokens
 

@@ -24,6 +24,7 @@ from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
 from optimist_scheduler.core.schedule import apply
 from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.core.width.costs import NO_TIMINGS, Timings
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 from optimist_scheduler.workers.dispatcher import Dispatcher
 from optimist_scheduler.workers.translate import plan_message, step_result
@@ -124,18 +125,16 @@ class Collected:
             self.ended[ended.handle] = ended
 
 
-SLOW = [(1, 20_000)]
-"""Passes in whose time a wait for a window costs little: tokens, and microseconds."""
+SLOW = Timings([1], [20_000])
+"""Of passes in whose time a wait for a window costs little."""
 
 
 class Situation:
     """Requests `r<handle>` of one worker, step by step."""
 
-    def __init__(
-        self, costs: Sequence[tuple[int, int]] = (), drafter_us: Sequence[int] = (), **values: Any
-    ) -> None:
+    def __init__(self, timings: Timings = NO_TIMINGS, **values: Any) -> None:
         self.config = config(**values)
-        self.scheduler = Scheduler(self.config, costs, drafter_us)
+        self.scheduler = Scheduler(self.config, timings)
         sizes = {name: getattr(self.config, name) for name in SIZES}
         self.worker = FakeWorker(drafter=self.config.drafter, **sizes)
         self.sent: list[Plan] = []
@@ -254,7 +253,7 @@ class Situation:
     def lose_worker(self) -> None:
         self.sent.clear()
         self.worker.restart()
-        assert self.scheduler.restart(self.config) == []
+        assert self.scheduler.restart(self.config, NO_TIMINGS) == []
 
     def finish(self) -> None:
         """Runs until all has ended, and checks what every request said."""

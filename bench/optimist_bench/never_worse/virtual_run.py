@@ -268,4 +268,4 @@ def _make_scheduler(run: Run, message: worker_pb2.DescribeResponse) -> Scheduler
         enable_prefix_caching=False,
     )
     described = describe_worker(message, settings)
-    return Scheduler(described.config, described.costs, described.drafter_us, described.key_costs)
+    return Scheduler(described.config, described.timings)

@@ -186,7 +186,5 @@ def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Sched
         max_plans_in_flight=settings.depth, max_num_waiting=settings.concurrency
     )
     description = describe_worker(message, scheduling)
-    scheduler = Scheduler(
-        description.config, description.costs, description.drafter_us, description.key_costs
-    )
+    scheduler = Scheduler(description.config, description.timings)
     return scheduler, TruthWorker([list(pair.truth) for pair in pairs], message)

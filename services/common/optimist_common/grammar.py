@@ -1,7 +1,7 @@
 """Grammars as the gateway checks them and the worker follows them: limits, and why one fails."""
 
 import re
-from typing import Final, TypedDict
+from typing import Final
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
@@ -11,26 +11,6 @@ from optimist_common.vocabulary import Vocabulary
 
 _MAX_REASON = 300
 
-
-class _Limits(TypedDict):
-    """Arguments of llguidance's limits, but for the lexer's states."""
-
-    initial_lexer_fuel: int
-    step_lexer_fuel: int
-    step_max_items: int
-    max_items_in_row: int
-    max_grammar_size: int
-
-
-_LIMITS: Final[_Limits] = {
-    "initial_lexer_fuel": 1_000_000,
-    "step_lexer_fuel": 200_000,
-    "step_max_items": 10_000,
-    "max_items_in_row": 10_000,
-    "max_grammar_size": 500_000,
-}
-"""For most grammars they bound compiling and each mask to some 20 ms, for the most ambiguous ones
-each mask to some 100 ms."""
 
 MAX_LEXER_STATES: Final = 10_000
 """Of a grammar that has followed nothing yet; a matcher of them takes some 20 MB at most."""
@@ -105,7 +85,16 @@ def make_matcher(tokenizer: LLTokenizer, grammar: str, max_lexer_states: int) ->
     The grammar is in llguidance's dialect of Lark; raises UnicodeEncodeError if it is no Unicode.
     """
     source = LLMatcher.grammar_from_lark(grammar)
-    limits = LLParserLimits(**_LIMITS, max_lexer_states=max_lexer_states, verbose_errors=False)
+    # Compiling and each mask take up to some 20 ms, masks of the most ambiguous grammars 100 ms.
+    limits = LLParserLimits(
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=10_000,
+        max_items_in_row=10_000,
+        max_grammar_size=500_000,
+        max_lexer_states=max_lexer_states,
+        verbose_errors=False,
+    )
     return LLMatcher(tokenizer, source, log_level=0, limits=limits)
 
 

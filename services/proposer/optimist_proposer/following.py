@@ -14,13 +14,14 @@ from optimist_proposer.core.messages import UNKNOWN, Answer, LimitCheck, Observa
 from optimist_proposer.core.sources import (
     Prepared,
     SourceName,
+    WrongKind,
+    WrongValueError,
     name_sources,
     pack_sources,
     packed_bytes,
     unpack_sources,
 )
 from optimist_proposer.core.stored_request import GENERATION_BYTES, StoredRequest
-from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 from optimist_proposer.observing import metrics
 from optimist_proposer.observing.alignment_log import AlignmentLog
 

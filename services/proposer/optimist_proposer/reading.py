@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.messages import Observation
-from optimist_proposer.core.sources import Prepared, SourceName
+from optimist_proposer.core.sources import Prepared, SourceName, WrongValueError
 from optimist_proposer.core.stored_request import MAX_STORED_TOKENS, StoredRequest
-from optimist_proposer.core.wrong_value import WrongValueError
 from optimist_proposer.following import Following
 from optimist_proposer.observing import metrics
 from optimist_proposer.observing.seldom import SeldomWarnings

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from optimist_aligner.text.sources import Sources
 from optimist_proposer.core.sources import (
     SourceName,
+    WrongValueError,
     name_sources,
     pack_sources,
     packed_bytes,
@@ -16,7 +17,6 @@ from optimist_proposer.core.stored_request import (
     CLOSED,
     StoredRequest,
 )
-from optimist_proposer.core.wrong_value import WrongValueError
 from tests.proposer.text import as_text, texts, tokens
 
 STORED = StoredRequest(b"generate", SourceName(b"tenant..", b"0123456789abcdef"), tokens("a") * 70)

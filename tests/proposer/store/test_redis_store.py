@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from optimist_proposer.core.live_requests import LiveRequest
-from optimist_proposer.core.sources import unpack_sources
+from optimist_proposer.core.sources import WrongValueError, unpack_sources
 from optimist_proposer.core.stored_request import (
     OTHER_OPENING,
     REFUSED,
@@ -14,7 +14,6 @@ from optimist_proposer.core.stored_request import (
     StoredRequest,
     settle_write,
 )
-from optimist_proposer.core.wrong_value import WrongValueError
 from optimist_proposer.store.redis_store import RedisStore
 from tests.proposer.holding import live, prepared, redis_store, written
 from tests.proposer.text import as_text, tokens

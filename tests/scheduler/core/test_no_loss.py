@@ -14,6 +14,7 @@ import pytest
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.acceptance import Drafter
+from optimist_scheduler.core.width.costs import Timings
 from tests.scheduler.situation import Situation, run_plan, set_window, window_of
 
 NUM_TOKENS = 150
@@ -27,10 +28,12 @@ def pass_us(num_tokens: int, us_per_token: int) -> int:
 def situation_of(
     num_rows: int, us_per_token: int, draft_us: Sequence[int] = (), **values: Any
 ) -> Situation:
-    costs = [(2**i, pass_us(2**i, us_per_token)) for i in range(9)]
+    num_tokens = [2**i for i in range(9)]
+    pass_times = [pass_us(each, us_per_token) for each in num_tokens]
+    timings = Timings(num_tokens, pass_times, draft_us)
     values |= {"max_num_seqs": num_rows, "max_num_batched_tokens": 256, "max_num_waiting": 64}
     sizes = {"max_model_len": 300, "num_blocks": 2000, "max_plans_in_flight": 2}
-    return Situation(costs, draft_us, draft_width="goodput", **sizes, **values)
+    return Situation(timings, draft_width="goodput", **sizes, **values)
 
 
 def measure(

@@ -79,6 +79,15 @@ def test_a_waiting_request_that_becomes_urgent_takes_a_slot(depth: int) -> None:
     assert not situation.scheduler.set_priority("r1", 3)
 
 
+def test_drafts_never_preempt() -> None:
+    situation = Situation(num_blocks=4, max_num_seqs=2)
+    situation.add_predicted(0, [1], 8)
+    situation.add(1, [2], 4)
+    situation.finish()
+    assert situation.scheduler.stats.num_preemptions == 0
+    assert situation.finished(0).accepted_prediction_tokens > 0
+
+
 # Starvation.
 
 

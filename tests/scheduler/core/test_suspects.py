@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.requests.suspicion import (
+from optimist_scheduler.core.requests.request import (
     LOSSES_AT_LAST_ALONE,
     LOSSES_TOGETHER,
     MOST_LOSSES,

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from optimist_scheduler.core.base.values import FinishReason, RejectionError
 from optimist_scheduler.core.requests.pace import FIRST_ANSWER_TOKENS, Pace
 from optimist_scheduler.core.wait import LONGEST_SECONDS, OverloadedError, Turns
+from optimist_scheduler.core.width.costs import NO_TIMINGS, Timings
 from tests.scheduler.situation import Situation, ints
 
-COSTS = [(1, 20_000), (64, 40_000), (256, 120_000)]
+TIMINGS = Timings([1, 64, 256], [20_000, 40_000, 120_000])
 """Passes of 20 ms, of 40 with 64 tokens, in microseconds."""
 BOUND = 4.0
 
@@ -29,11 +30,11 @@ class Clients:
     Each asks, reads its answer and asks again at once; after a refusal, when that says.
     """
 
-    def __init__(self, costs: Any = COSTS, **values: Any) -> None:
+    def __init__(self, timings: Timings = TIMINGS, **values: Any) -> None:
         sizes: dict[str, Any] = {"max_model_len": 400, "num_blocks": 4000, "max_num_seqs": 8}
         sizes |= {"max_num_batched_tokens": 64, "max_num_waiting": 10_000}
         sizes |= {"max_wait_seconds": BOUND, "num_speculative_tokens": 0}
-        self.situation = Situation(costs, **{**sizes, **values})
+        self.situation = Situation(timings, **{**sizes, **values})
         self.situation.is_checked = False
         self.now = 0.0
         self.factor = 1.0
@@ -125,7 +126,7 @@ class Clients:
 
 
 LOADS: dict[str, tuple[dict[str, Any], list[tuple[int, int, int, int]]]] = {
-    "nothing known of the worker": ({"costs": ()}, [(160, 10, 20, 0)]),
+    "nothing known of the worker": ({"timings": NO_TIMINGS}, [(160, 10, 20, 0)]),
     "long and short ones": ({}, [(60, 10, 8, 0), (60, 100, 60, 0)]),
     "answers that end before they might": ({}, [(160, 10, 380, 20)]),
     "little memory": ({"num_blocks": 40, "max_plans_in_flight": 3}, [(160, 10, 20, 0)]),
@@ -141,7 +142,7 @@ def test_who_is_taken_gets_a_token_in_time(name: str) -> None:
     clients.run(15)
     # Estimates are off by some; the first ones by what nobody could know.
     assert clients.longest_wait(since=5) < 1.4 * BOUND
-    if values.get("costs") != ():
+    if values.get("timings") != NO_TIMINGS:
         assert clients.longest_wait() < 2 * BOUND
         assert len({round(seconds) for seconds in clients.retries}) > 2
     assert clients.drain() < 2.5 * BOUND
@@ -176,7 +177,7 @@ def test_a_request_that_goes_on_elsewhere_is_not_refused() -> None:
 
 
 def test_too_many_are_refused_with_when_one_leaves() -> None:
-    situation = Situation(COSTS, max_wait_seconds=0, max_num_seqs=1, max_num_waiting=4)
+    situation = Situation(TIMINGS, max_wait_seconds=0, max_num_seqs=1, max_num_waiting=4)
     situation.step_ns = pass_ns
     situation.add(0, [1] * 4, 40, now=0.0)
     situation.step()

@@ -137,9 +137,6 @@ async def test_commands_come_no_faster_than_their_replies_are_read(start: Start)
     await sending
 
 
-# Requests that go on after output which their owner has already.
-
-
 WAIT = scheduler_pb2.PAUSE_MODE_WAIT
 ABORT = scheduler_pb2.PAUSE_MODE_ABORT
 

@@ -95,7 +95,6 @@ async def test_what_speculation_is_expected_to_bring_is_shown(
     proposer_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "ESTIMATE_INTERVAL", 1)
-    monkeypatch.setattr(metrics, "TURNS_PER_UPDATE", 1)
     drafter = Drafter(DraftSource.QUANTISED, 3, 3)
     servicer = FakeWorkerServicer(FakeWorker(costs=((1, 900), (16, 1000)), drafter=drafter))
     servicer.worker.description.drafter_us = ints(300, 600, 900).tobytes()

@@ -1,7 +1,7 @@
 """Which of several workers takes a request, and when one comes again that none takes."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -9,7 +9,7 @@ from optimist_common.columns import to_bytes
 from optimist_common.network.endpoints import Peer
 from optimist_scheduler.core import placement
 from optimist_scheduler.core.base.values import FinishReason, RejectionError
-from optimist_scheduler.core.placement import Candidate, Placement, hash_beginning
+from optimist_scheduler.core.placement import Placement, hash_beginning
 from optimist_scheduler.core.requests import pace
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import CAUTION
@@ -78,7 +78,21 @@ def test_a_request_goes_to_another_worker_before_it_is_refused(
 LONG = list(range(300))
 
 
-def place(name: str, num_requests: int = 0, **values: Any) -> Candidate:
+class Place(NamedTuple):
+    """A worker without requests, by a name that stands for it."""
+
+    name: str
+    is_connected: bool
+    scheduler: Any
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and self.name == other.name
+
+
+def place(name: str, num_requests: int = 0, **values: Any) -> Place:
     is_connected = values.pop("is_connected", True)
     num_waiting = values.pop("num_waiting", 0)
     sizes = {"max_num_seqs": 10, "max_num_waiting": 8, "max_length": 100, **values}
@@ -87,19 +101,19 @@ def place(name: str, num_requests: int = 0, **values: Any) -> Candidate:
         num_waiting=num_waiting,
         config=SimpleNamespace(**sizes),
     )
-    return Candidate(name, is_connected, scheduler)
+    return Place(name, is_connected, scheduler)
 
 
-def choose(*places: Candidate, wanted: int = 20, **values: Any) -> str:
-    return Placement().choose(places, 10, wanted, **values)
+def choose(*places: Place, wanted: int = 20, **values: Any) -> str:
+    return Placement[Place]().choose(places, 10, wanted, **values).name
 
 
 def choose_of_two(
-    chooser: Placement, loads: tuple[int, int], prompt: list[int], salt: str = ""
+    chooser: Placement[Place], loads: tuple[int, int], prompt: list[int], salt: str = ""
 ) -> str:
     """Chooses of "a" and "b" by what each has to do."""
     places = [place("a", loads[0]), place("b", loads[1])]
-    return chooser.choose(places, 10, 20, hash_beginning(prompt, salt))
+    return chooser.choose(places, 10, 20, hash_beginning(prompt, salt)).name
 
 
 def test_the_least_loaded_for_its_size_is_chosen() -> None:
@@ -115,7 +129,7 @@ def test_one_is_chosen_that_a_request_fits_to_its_end() -> None:
 
 
 def test_a_beginning_goes_where_it_was_until_the_load_is_clearly_more() -> None:
-    chooser = Placement()
+    chooser = Placement[Place]()
     assert choose_of_two(chooser, (0, 0), LONG) == "a"
     assert choose_of_two(chooser, (0, 0), LONG[1:]) == "b"
     for num_tokens, load in ((64, 5), (130, 5), (300, 5), (300, 0)):
@@ -128,7 +142,7 @@ def test_a_beginning_goes_where_it_was_until_the_load_is_clearly_more() -> None:
 
 def test_no_more_is_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "MAX_BEGINNINGS", 4)
-    chooser = Placement()
+    chooser = Placement[Place]()
     assert choose_of_two(chooser, (0, 1), LONG) == "a"
     for number in range(3):
         choose_of_two(chooser, (0, 9), [number] * 64)

@@ -8,6 +8,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.acceptance import Drafter
+from optimist_scheduler.core.width.costs import Timings
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription, describe_worker
 
@@ -47,11 +48,10 @@ def test_the_drafter_is_read() -> None:
     shape = {"drafter": DraftSource.MEDUSA, "max_drafter_tokens": 8, "max_drafter_depth": 2}
     costs = {"cost_num_tokens": to_bytes([1, 64]), "cost_us": to_bytes([900, 1500])}
     description = describe(drafter_us=to_bytes([90, 95]), **shape, **costs)
-    assert description.costs == ((1, 900), (64, 1500))
+    assert description.timings == Timings([1, 64], [900, 1500], [90, 95])
     assert description.config.drafter == Drafter(DraftSource.MEDUSA, 8, 2)
-    assert description.drafter_us == (90, 95)
     plain = describe()
-    assert (plain.config.drafter, plain.drafter_us) == (None, ())
+    assert (plain.config.drafter, plain.timings.drafter_us) == (None, [])
     # That of a later worker is not used.
     later = describe(drafter_us=to_bytes([90, 95]), **{**shape, "drafter": 77})
     assert later.config.drafter is None

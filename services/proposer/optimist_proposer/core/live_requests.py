@@ -188,18 +188,15 @@ class RequestCache:
     def put(self, request: LiveRequest) -> list[str]:
         """Sets a request, or notes that one grew since `get`; returns who was forgotten for it."""
         request_id, num_bytes = request.request_id, request.num_bytes
-        held = self._requests.get(request_id)
-        if held is not None and held[0] is request:
-            self.num_bytes += num_bytes - held[1]
-            self._requests[request_id] = (request, num_bytes)
-            return self._shrink() if self._is_full else []
-        self.pop(request_id)
-        name = request.prepared.name
-        if name not in self._prepared:
-            self.put_sources(request.prepared)
-        self._num_users[name] = self._num_users.get(name, 0) + 1
+        held, num_before = self._requests.get(request_id, (None, 0))
+        if held is not request:
+            self.pop(request_id)
+            name, num_before = request.prepared.name, 0
+            if name not in self._prepared:
+                self.put_sources(request.prepared)
+            self._num_users[name] = self._num_users.get(name, 0) + 1
         self._requests[request_id] = (request, num_bytes)
-        self.num_bytes += num_bytes
+        self.num_bytes += num_bytes - num_before
         return self._shrink() if self._is_full else []
 
     def pop(self, request_id: str) -> LiveRequest | None:

@@ -3,6 +3,7 @@
 import struct
 from array import array
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -11,13 +12,42 @@ import numpy as np
 from optimist_aligner.algorithm import Reference
 from optimist_aligner.text.lines import split_texts
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
-from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 
 _FORMAT = 1
 # Format, then the number of tokens of predictions, with their separators; all tokens follow.
 _HEADER = struct.Struct("<BI")
 TENANT_BYTES = 8
 CONTENT_BYTES = 16
+
+
+class WrongKind(StrEnum):
+    """What is wrong with a value; for counting."""
+
+    TYPE = "type"
+    """It is a list, say, and no string."""
+    FORMAT = "format"
+    """It is not built as such a value is."""
+    SIZE = "size"
+    """It, or what it stands for, is larger than it may be."""
+    DIGEST = "digest"
+    """Its content is not the one that it is named by."""
+    LIMIT = "limit"
+    """The proposer would refuse it if a scheduler sent it."""
+    TOKEN = "token"  # noqa: S105
+    """It has tokens that the vocabulary lacks."""
+    OUTPUT = "output"
+    """It is another output than the one that is known here."""
+
+
+class WrongValueError(ValueError):
+    """A value of the store that none of ours has written, or that exceeds the limits here.
+
+    It is not used; the message says what is wrong with it.
+    """
+
+    def __init__(self, kind: WrongKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class SourceName(NamedTuple):

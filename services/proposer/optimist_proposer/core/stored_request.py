@@ -7,8 +7,13 @@ from enum import Enum, auto
 
 from optimist_aligner.text.sources import INT32
 from optimist_proposer.core.live_requests import NOT_OPENED, LiveRequest
-from optimist_proposer.core.sources import CONTENT_BYTES, TENANT_BYTES, SourceName
-from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
+from optimist_proposer.core.sources import (
+    CONTENT_BYTES,
+    TENANT_BYTES,
+    SourceName,
+    WrongKind,
+    WrongValueError,
+)
 
 _FORMAT = 2
 GENERATION_BYTES = 8
@@ -120,20 +125,6 @@ class LogWrite:
     """The packed request, or the tokens to append."""
 
 
-class Settled(Enum):
-    """What is left to do for a request after a write."""
-
-    DONE = auto()
-    AGAIN = auto()
-    """The store knows another number of tokens; the next write starts there."""
-    CREATE = auto()
-    """The store lost the request."""
-    SUPERSEDED = auto()
-    """The working copy is of no use: the request was opened again elsewhere, or closed."""
-    REFUSED = auto()
-    """It is not written now; what comes next is tried again with it."""
-
-
 def next_write(request: LiveRequest, *, is_lost: bool = False) -> LogWrite | None:
     """Returns the write that brings the store up to the working copy; None if it is.
 
@@ -152,13 +143,12 @@ def next_write(request: LiveRequest, *, is_lost: bool = False) -> LogWrite | Non
     return LogWrite(request, WriteKind.APPEND, request.num_logged, num_known, new)
 
 
-def settle_write(write: LogWrite, answer: int) -> Settled:
-    """Notes what the store knows; returns what is left to do."""
+def settle_write(write: LogWrite, answer: int) -> LogWrite | None:
+    """Notes what the store knows after a write; returns what is to be written next, if anything."""
+    if answer in (OTHER_OPENING, REFUSED):
+        return None
     if answer in (UNKNOWN, WRONG):
-        return Settled.CREATE
-    if answer == REFUSED:
-        return Settled.REFUSED
-    if answer == OTHER_OPENING:
-        return Settled.SUPERSEDED
+        return next_write(write.request, is_lost=True)
     write.request.num_logged = answer
-    return Settled.AGAIN if answer < write.num_after else Settled.DONE
+    # The store may have known another number of tokens; the next write starts there.
+    return next_write(write.request) if answer < write.num_after else None

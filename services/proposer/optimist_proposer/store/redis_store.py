@@ -10,7 +10,13 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from optimist_common.errors import one_line
-from optimist_proposer.core.sources import Prepared, SourceName, pack_sources
+from optimist_proposer.core.sources import (
+    Prepared,
+    SourceName,
+    WrongKind,
+    WrongValueError,
+    pack_sources,
+)
 from optimist_proposer.core.stored_request import (
     CLOSED,
     NUMBER_BYTES,
@@ -27,7 +33,6 @@ from optimist_proposer.core.stored_request import (
     pack_opening,
     stored_bytes,
 )
-from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 from optimist_proposer.observing import metrics
 from optimist_proposer.observing.seldom import SeldomWarnings
 from optimist_proposer.store.redis_client import Command, RedisClient

@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from optimist_proposer.core.live_requests import LiveRequest
-from optimist_proposer.core.sources import SourceName
+from optimist_proposer.core.sources import SourceName, WrongKind, WrongValueError
 from optimist_proposer.core.stored_request import (
+    OTHER_OPENING,
+    REFUSED,
     WRONG,
     LogWrite,
-    Settled,
     StoredRequest,
     next_write,
     settle_write,
 )
-from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 from optimist_proposer.observing import metrics
 from optimist_proposer.observing.seldom import SeldomWarnings
 
@@ -141,17 +141,14 @@ class WriteBehind:
         answers = await self._store.write(writes, closed)
         after: list[LogWrite] = []
         for write, answer in zip(writes, answers, strict=True):
-            settled = settle_write(write, answer)
             if answer == WRONG:
                 metrics.WRONG_VALUES.labels(WrongKind.FORMAT).inc()
                 request_id = write.request.request_id
                 self._warnings.write("wrong", "request %s is written again: %s", request_id, _WRONG)
-            if settled is Settled.SUPERSEDED:
+            elif answer == OTHER_OPENING:
                 self._on_superseded(write.request)
-            elif settled is Settled.REFUSED:
+            elif answer == REFUSED:
                 metrics.WRITES_DROPPED.inc()
-            elif settled is not Settled.DONE:
-                again = next_write(write.request, is_lost=settled is Settled.CREATE)
-                if again is not None:
-                    after.append(again)
+            if (again := settle_write(write, answer)) is not None:
+                after.append(again)
         return after

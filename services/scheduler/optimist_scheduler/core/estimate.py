@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.base.values import Float32Array, Int32Array
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.width.acceptance import expected_accepted
 
@@ -20,11 +21,6 @@ class Estimate:
     speedup: float
     """Tokens per time over those of a pass without drafts."""
 
-    @property
-    def overhead_ratio(self) -> float:
-        """That time relative to that of the pass."""
-        return self.draft_ns / self.verify_ns
-
 
 def estimate_speculation(
     state: SchedulerState, answer_ns: float, wait_ns: float
@@ -36,31 +32,33 @@ def estimate_speculation(
         answer_ns: Time until a proposer answers.
         wait_ns: Time for which a pass is held up for answers, the mean of the last passes.
     """
-    slots, table, drafter = state.running, state.table, state.config.drafter
+    slots, table, drafter = state.running, state.table, state.widths.drafter
     if len(slots) == 0:
         return
-    costs = state.costs_for(slots)
-    plain_ns = costs.cost_of(len(slots))
-    widths = table.draft_width[slots]
-    verify_ns = costs.cost_of(len(slots) + int(widths.sum()))
-    rate = float(state.widths.windows.rate(slots).mean())
-    speedup = find_speedup(rate, float(widths.mean()), verify_ns + wait_ns, plain_ns)
-    yield Estimate(DraftSource.PREDICTION, answer_ns, verify_ns, speedup)
-    if drafter is None:
-        return
-    widths = table.drafter_width[slots]
-    levels = drafter.count_levels(widths)
-    verify_ns = costs.cost_of(len(slots) + int(widths.sum()))
-    rate = float(state.widths.levels.rate(slots).mean())
-    draft_ns = float(state.drafter_costs.cost(levels.max())) if levels.any() else 0.0
-    speedup = find_speedup(rate, float(levels.mean()), draft_ns + verify_ns, plain_ns)
-    yield Estimate(drafter.source, draft_ns, verify_ns, speedup)
+    costs, num_rows = state.costs_for(slots), len(slots)
 
+    def expect(
+        source: DraftSource,
+        rates: Float32Array,
+        drafts: Int32Array,
+        levels: Int32Array,
+        draft_ns: float,
+        held_ns: float,
+    ) -> Estimate:
+        """Takes drafts and their levels by row, and for how long they hold up the pass.
 
-def find_speedup(rate: float, num_drafts: float, pass_ns: float, plain_ns: float) -> float:
-    """Returns tokens per time of passes that verify drafts over those of passes that do not.
+        With K drafts, each accepted with chance a if those before it were, a pass emits
+        1 + (a + a^2 + ... + a^K) tokens, against one token of a plain pass.
+        """
+        verify_ns = costs.cost_of(num_rows + int(drafts.sum()))
+        num_tokens = 1 + float(expected_accepted(float(rates.mean()), float(levels.mean())))
+        speedup = num_tokens * costs.cost_of(num_rows) / (verify_ns + held_ns)
+        return Estimate(source, draft_ns, verify_ns, speedup)
 
-    With K drafts, each accepted with chance a if those before it were, a pass emits
-    1 + (a + a^2 + ... + a^K) tokens, against one token of a plain pass.
-    """
-    return (1 + float(expected_accepted(rate, num_drafts))) * plain_ns / pass_ns
+    rates, drafts = state.widths.windows.rate(slots), table.draft_width[slots]
+    yield expect(DraftSource.PREDICTION, rates, drafts, drafts, answer_ns, wait_ns)
+    if drafter is not None:
+        rates, drafts = drafter.acceptance.rate(slots), table.drafter_width[slots]
+        levels = drafter.shape.count_levels(drafts)
+        draft_ns = float(state.costs.drafter.cost(levels.max())) if levels.any() else 0.0
+        yield expect(drafter.shape.source, rates, drafts, levels, draft_ns, draft_ns)

@@ -3,7 +3,7 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,31 +18,24 @@ MOST_EXTRA_LOAD = 0.5
 """Load above the least, in capacities, up to which a cached beginning is worth its worker."""
 
 
-class Candidate(NamedTuple):
+class Candidate(Protocol):
     """A worker that a request may go to."""
 
-    name: str
-    is_connected: bool
-    scheduler: Scheduler
+    @property
+    def is_connected(self) -> bool:
+        """Whether it takes plans."""
+        ...
 
     @property
-    def load(self) -> float:
-        """Requests that run or wait there, in capacities."""
-        num_requests = self.scheduler.num_running + self.scheduler.num_waiting
-        return num_requests / self.scheduler.config.max_num_seqs
-
-    @property
-    def is_full(self) -> bool:
-        """Whether as many wait as may."""
-        return self.scheduler.num_waiting >= self.scheduler.config.max_num_waiting
-
-    def fit(self, num_tokens: int, wanted_length: int) -> int:
-        """Returns how well a request fits: 2 to its end, 1 for some tokens, 0 not at all."""
-        longest = self.scheduler.config.max_length
-        return (num_tokens < longest) + (wanted_length <= longest)
+    def scheduler(self) -> Scheduler:
+        """Its requests."""
+        ...
 
 
-class Placement:
+C = TypeVar("C", bound=Candidate)
+
+
+class Placement(Generic[C]):
     """Chooses workers, and remembers which beginnings they have computed.
 
     A request goes to a worker that is connected, if one is that it fits; there to where it fits
@@ -50,62 +43,66 @@ class Placement:
     """
 
     def __init__(self) -> None:
-        self._beginnings: dict[str, OrderedDict[bytes, None]] = {}
-        self._turns: dict[str, int] = {}
+        self._beginnings: dict[C, OrderedDict[bytes, None]] = {}
+        self._turns: dict[C, int] = {}
         self._num_turns = 0
 
     def choose(
         self,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[C],
         num_tokens: int,
         wanted_length: int,
         beginning: Sequence[bytes] = (),
-    ) -> str:
+    ) -> C:
         """Returns the worker that a request goes to, with so many tokens now and at its end.
 
         `beginning` is what `hash_beginning` returns.
         """
+
+        def fit(worker: C) -> int:
+            longest = worker.scheduler.config.max_length
+            return (num_tokens < longest) + (wanted_length <= longest)
+
         # What fits no worker that is there waits for one that it fits.
-        able = [each for each in candidates if each.fit(num_tokens, wanted_length)] or list(
-            candidates
-        )
+        able = [each for each in candidates if fit(each)] or list(candidates)
         able = [each for each in able if each.is_connected] or able
-        least = min(each.load for each in able)
+        least = min(map(_find_load, able))
 
-        def rank(candidate: Candidate) -> tuple[float, ...]:
-            depth = 0
-            if candidate.load <= least + MOST_EXTRA_LOAD:
-                depth = self._depth(candidate.name, beginning)
-            return (
-                -candidate.fit(num_tokens, wanted_length),
-                candidate.is_full,
-                -depth,
-                candidate.load,
-                self._turns.get(candidate.name, 0),
-            )
+        def rank(worker: C) -> tuple[float, ...]:
+            depth, load, scheduler = 0, _find_load(worker), worker.scheduler
+            if load <= least + MOST_EXTRA_LOAD:
+                depth = self._depth(worker, beginning)
+            is_full = scheduler.num_waiting >= scheduler.config.max_num_waiting
+            return -fit(worker), is_full, -depth, load, self._turns.get(worker, 0)
 
-        name = min(able, key=rank).name
-        self._remember(name, beginning)
-        return name
+        worker = min(able, key=rank)
+        self._remember(worker, beginning)
+        return worker
 
-    def forget(self, name: str) -> None:
+    def forget(self, worker: C) -> None:
         """Forgets what a worker has computed: it is gone, or begins anew."""
-        self._beginnings.pop(name, None)
-        self._turns.pop(name, None)
+        self._beginnings.pop(worker, None)
+        self._turns.pop(worker, None)
 
-    def _depth(self, name: str, beginning: Sequence[bytes]) -> int:
-        known = self._beginnings.get(name, ())
+    def _depth(self, worker: C, beginning: Sequence[bytes]) -> int:
+        known = self._beginnings.get(worker, ())
         return max((depth for depth, key in enumerate(beginning, 1) if key in known), default=0)
 
-    def _remember(self, name: str, beginning: Sequence[bytes]) -> None:
+    def _remember(self, worker: C, beginning: Sequence[bytes]) -> None:
         self._num_turns += 1
-        self._turns[name] = self._num_turns
-        known = self._beginnings.setdefault(name, OrderedDict())
+        self._turns[worker] = self._num_turns
+        known = self._beginnings.setdefault(worker, OrderedDict())
         for key in beginning:
             known[key] = None
             known.move_to_end(key)
         while len(known) > MAX_BEGINNINGS:
             known.popitem(last=False)
+
+
+def _find_load(worker: Candidate) -> float:
+    """Returns the requests that run or wait at a worker, in its capacities."""
+    scheduler = worker.scheduler
+    return (scheduler.num_running + scheduler.num_waiting) / scheduler.config.max_num_seqs
 
 
 def hash_beginning(prompt_token_ids: Sequence[int], cache_salt: str) -> list[bytes]:

@@ -16,6 +16,7 @@ from optimist_scheduler.core.base.values import (
 )
 from optimist_scheduler.core.estimate import Estimate, estimate_speculation
 from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.ends import find_end, finish, make_end
 from optimist_scheduler.core.requests.following import (
     LEAST_GAIN,
     LOOKED_UP_SHARE,
@@ -30,12 +31,11 @@ from optimist_scheduler.core.requests.request import (
     find_length_fault,
 )
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.results.deliver import find_end, finish, make_end
 from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
 from optimist_scheduler.core.wait import OverloadedError, WaitEstimate, count_prompt_tokens
-from optimist_scheduler.core.width.goodput import NO_KEY_COSTS, KeyCosts
+from optimist_scheduler.core.width.costs import NO_TIMINGS, Timings
 from optimist_scheduler.core.windows.window import Window, WindowError
 
 CAUTION = 0.8
@@ -45,21 +45,11 @@ CAUTION = 0.8
 class Scheduler:
     """Continuous batching of the requests of one worker, some plans ahead of its results."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        costs: Sequence[tuple[int, int]] = (),
-        drafter_us: Sequence[int] = (),
-        key_costs: KeyCosts = NO_KEY_COSTS,
-    ) -> None:
-        """Begins without requests.
-
-        `costs` are tokens fed and microseconds of passes, ascending; `drafter_us` the time of the
-        drafter for one row by the depth of its drafts, from 1 on; each as far as known.
-        """
+    def __init__(self, config: EngineConfig, timings: Timings = NO_TIMINGS) -> None:
+        """Begins without requests."""
         self.stats = SchedulerStats()
-        self._costs = costs, drafter_us, key_costs
-        self._state = SchedulerState(config, self.stats, *self._costs)
+        self._timings = timings
+        self._state = SchedulerState(config, self.stats, timings, num_plans=0)
         self._requests: dict[str, Request] = {}
         self._num_added = 0
         self._prepared = Prepared(self.stats)
@@ -331,20 +321,14 @@ class Scheduler:
                 num_tokens + request.num_given_tokens, request.max_length - num_prompt_tokens
             )
 
-    def restart(
-        self,
-        config: EngineConfig,
-        costs: Sequence[tuple[int, int]] = (),
-        drafter_us: Sequence[int] = (),
-        key_costs: KeyCosts = NO_KEY_COSTS,
-    ) -> list[Ended]:
+    def restart(self, config: EngineConfig, timings: Timings) -> list[Ended]:
         """Begins anew with a worker that knows nothing; returns the ends of what does not fit it.
 
         What ran waits again, in the order in which it came, and is computed again from its
         verified tokens.
         """
         requests = self.evacuate()
-        self._costs = costs, drafter_us, key_costs
+        self._timings = timings
         self._begin_anew(config)
         return [ended for request in requests if (ended := self.adopt(request)) is not None]
 
@@ -389,7 +373,7 @@ class Scheduler:
 
     def _begin_anew(self, config: EngineConfig) -> None:
         old = self._state
-        self._state = SchedulerState(config, self.stats, *self._costs, old.num_plans)
+        self._state = SchedulerState(config, self.stats, self._timings, old.num_plans)
         self._state.takes_requests = old.takes_requests
         self._state.pace, self._wait = old.pace, None
         self._state.table.predicted_gain = old.table.predicted_gain

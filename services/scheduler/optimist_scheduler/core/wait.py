@@ -96,8 +96,7 @@ class WaitEstimate:
 def count_prompt_tokens(state: SchedulerState) -> Int32Array:
     """Returns how many known tokens running requests have to compute besides one [num_running]."""
     rows = state.table.gather_counters(state.running)
-    left = rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens - 1
-    prompts: Int32Array = np.maximum(left, 0)
+    prompts: Int32Array = np.maximum(rows.assumed_length - rows.num_computed_tokens - 1, 0)
     return prompts
 
 

@@ -12,7 +12,7 @@ from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.gateways.delivery import Delivery
 from optimist_scheduler.journal import Journal
-from optimist_scheduler.observing import metrics
+from optimist_scheduler.observing.metrics import WorkerMetrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
 from optimist_scheduler.proposers.waits import PASS_MEMORY, find_slack
@@ -42,7 +42,7 @@ class Engine(Worker):
         self._answer_pauses = answer_pauses
         self._news = asyncio.Event()
         self._link = WorkerLink(settings, peer, self._take_news)
-        self._metrics = metrics.StatsMetrics(peer.target)
+        self._metrics = WorkerMetrics(peer.target)
         self._pass_seconds = 0.0
         self._waits_since = 0.0
         """When the last result came, or the plan was sent that is waited for."""
@@ -67,7 +67,7 @@ class Engine(Worker):
             values = config.model_dump()
             logger.info("engine: %s", " ".join(f"{name}={values[name]}" for name in values))
         ended = super().begin(description)
-        self._metrics.show_connection(is_connected=True)
+        self._metrics.begin(self.scheduler)
         return ended
 
     async def run(self) -> None:
@@ -78,17 +78,12 @@ class Engine(Worker):
             self._delivery.flush()
             self._answer_pauses()
             self._prepare_ahead(scheduler)
-            self._metrics.take_turn(scheduler)
             await self._settle_results()
 
     def lose(self) -> None:
         """Notes that the worker was lost; what the scheduler has is to leave it."""
         self.is_connected = False
-        self._metrics.show_connection(is_connected=False)
-
-    def update_metrics(self) -> None:
-        """Shows what changed while nothing ran."""
-        self._metrics.update(self.scheduler)
+        self._metrics.lose()
 
     def give_up(self, reason: str) -> None:
         """Takes the worker for lost, though its stream is open."""
@@ -165,13 +160,13 @@ class Engine(Worker):
 
     def _settle(self, result: StepResult, message: worker_pb2.ExecuteResponse) -> None:
         self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
-        waits, figures = self._proposers.waits, self._metrics
+        waits = self._proposers.waits
         waits.note_pass()
-        figures.answer_seconds, figures.wait_seconds = waits.answer_seconds, waits.seconds_per_pass
         self._waits_since = monotonic()
         outputs = self.settle(result, message)
         self._delivery.hold(outputs)
-        self._metrics.observe_result(result, outputs)
+        times = waits.answer_seconds, waits.seconds_per_pass
+        self._metrics.observe_result(result, outputs, self.scheduler, *times)
         for ended in outputs.ended:
             if ended.finished.reason is FinishReason.ERROR:
                 logger.warning("request %s ends: %s", ended.request_id, ended.finished.message)

@@ -13,9 +13,9 @@ from optimist_common.observing.tracing import OFF, Tracer
 from optimist_common.scheduler_service.servicer import UnreachedError
 from optimist_common.scheduler_service.stream import GatewayStream
 from optimist_scheduler.core.base.values import FinishReason
+from optimist_scheduler.core.requests.ends import make_end
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.results.check import ResultError
-from optimist_scheduler.core.results.deliver import make_end
 from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.gateways.commands import Commands
 from optimist_scheduler.gateways.delivery import Delivery
@@ -246,7 +246,6 @@ class Fleet:
             logger.warning("%d of them may be why workers are lost: each runs alone", number)
         with self._ending_what_is_lost(requests):
             self._delivery.end(self.dispatcher.adopt(requests))
-        engine.update_metrics()
         self._commands.answer_pauses()
 
     def _fail(self, engine: Engine, error: Exception) -> None:
@@ -258,7 +257,6 @@ class Fleet:
         self._delivery.flush()
         if engine.has_scheduler:
             self._delivery.end(self.dispatcher.fail(engine, FAILED))
-            engine.update_metrics()
         self._commands.answer_pauses()
 
     def _take_change(self, change: Change) -> None:

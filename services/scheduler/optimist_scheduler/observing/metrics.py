@@ -1,26 +1,42 @@
 """What the scheduler counts, for Prometheus."""
 
+from collections import Counter as Counts
+from collections.abc import Iterator, Mapping
+from functools import partial
+from operator import attrgetter
+
 import numpy as np
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
 from optimist_common.drafts import FORM
 from optimist_common.observing.metrics import DraftMetrics
-from optimist_scheduler.core.base.values import StepOutputs
+from optimist_scheduler.core.base.values import SchedulerStats, StepOutputs
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 
 CONNECTED = Gauge(
     "optimist_scheduler_worker_connected", "Whether a worker takes plans: 1 or 0", ["worker"]
 )
-RUNNING = Gauge("optimist_scheduler_requests_running", "Requests with a slot", ["worker"])
-WAITING = Gauge("optimist_scheduler_requests_waiting", "Requests without a slot", ["worker"])
-FREE_BLOCKS = Gauge(
-    "optimist_scheduler_kv_cache_free_blocks", "KV blocks that no request owns", ["worker"]
+_GAUGES = [
+    (Gauge(f"optimist_scheduler_{name}", text, ["worker"]), attrgetter(attribute))
+    for name, attribute, text in (
+        ("requests_running", "num_running", "Requests with a slot"),
+        ("requests_waiting", "num_waiting", "Requests without a slot"),
+        ("kv_cache_free_blocks", "num_free_blocks", "KV blocks that no request owns"),
+        ("kv_cache_blocks", "config.num_blocks", "KV blocks of a worker"),
+        ("plans_in_flight", "num_plans_in_flight", "Plans at a worker"),
+    )
+]
+"""What each scheduler has now, with what finds it."""
+FOLLOWED = Gauge(
+    "optimist_scheduler_requests_followed",
+    "Running requests that proposers follow: awake, or resting because that gains little",
+    ["worker", "state"],
 )
-BLOCKS = Gauge("optimist_scheduler_kv_cache_blocks", "KV blocks of a worker", ["worker"])
-PLANS_IN_FLIGHT = Gauge("optimist_scheduler_plans_in_flight", "Plans at a worker", ["worker"])
 TOKENS = Counter(
     "optimist_scheduler_delivered_tokens", "Tokens delivered to gateways, as they come"
 )
@@ -61,40 +77,11 @@ WINDOWS = Counter(
     ["outcome"],
 )
 
-PRESCHEDULES = Counter(
-    "optimist_scheduler_preschedules", "Decisions computed ahead of a result", ["outcome"]
-)
-PRESCHEDULE_DISCARDS = Counter(
-    "optimist_scheduler_preschedule_discards",
-    "Decisions computed ahead and thrown away",
-    ["reason"],
-)
-PRESCHEDULED_ROWS = Counter(
-    "optimist_scheduler_prescheduled_rows",
-    "Rows of decisions that were computed ahead and sent",
-    ["outcome"],
-)
 PRESCHEDULE_SAVED = Histogram(
     "optimist_scheduler_preschedule_saved_seconds",
     "Time that decisions took which were computed ahead and sent as they were",
     buckets=(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01),
 )
-PREEMPTIONS = Counter("optimist_scheduler_preemptions", "Requests that lost their blocks")
-STARVED = Counter(
-    "optimist_scheduler_requests_starved", "Requests that went first because they starved"
-)
-FOLLOWED = Gauge(
-    "optimist_scheduler_requests_followed",
-    "Running requests that proposers follow: awake, or resting because that gains little",
-    ["worker", "state"],
-)
-RESTED = Counter(
-    "optimist_scheduler_requests_rested", "Times a request that was followed in vain rested"
-)
-WOKEN = Counter("optimist_scheduler_requests_woken", "Times a window woke a request that rested")
-PREFIX_QUERIES = Counter("optimist_scheduler_prefix_cache_queries", "Tokens looked up in the cache")
-PREFIX_HITS = Counter("optimist_scheduler_prefix_cache_hits", "Tokens that the cache held")
-
 DRAFTS = DraftMetrics("optimist_scheduler")
 SPEEDUP = Gauge(
     "optimist_scheduler_draft_effective_speedup",
@@ -115,134 +102,134 @@ OVERHEAD_RATIO = Gauge(
     ["source"],
 )
 
-TURNS_PER_UPDATE = 16
-"""Turns of a worker's loop after which its figures are shown, at rest or not."""
 ESTIMATE_INTERVAL = 32
 """Results between two looks at what speculation is expected to bring."""
-
-_TOTALS = {
-    "num_preschedule_hits": PRESCHEDULES.labels("hit"),
-    "num_preschedule_repairs": PRESCHEDULES.labels("repaired"),
-    "num_dropped_rows": PRESCHEDULED_ROWS.labels("dropped"),
-    "num_recomputed_rows": PRESCHEDULED_ROWS.labels("recomputed"),
-    "num_added_rows": PRESCHEDULED_ROWS.labels("added"),
-    "num_preemptions": PREEMPTIONS,
-    "num_starved": STARVED,
-    "num_rested": RESTED,
-    "num_woken": WOKEN,
-    "num_prefix_queries": PREFIX_QUERIES,
-    "num_prefix_hits": PREFIX_HITS,
-}
 _FOLLOWED_STATES = "awake", "resting"
 
 
-class StatsMetrics:
-    """Brings one worker's figures to Prometheus; totals by what was added since the last time."""
+class TotalsCollector(Collector):
+    """What schedulers have counted, all together, read whenever metrics are."""
+
+    def __init__(self) -> None:
+        self._stats: list[SchedulerStats] = []
+
+    def add(self, stats: SchedulerStats) -> None:
+        """Takes a scheduler's totals, which may be added before; they count when it is gone too."""
+        if not any(each is stats for each in self._stats):
+            self._stats.append(stats)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics."""
+
+        def total(name: str) -> int:
+            return sum(getattr(stats, name) for stats in self._stats)
+
+        discards = sum((stats.preschedule_discards.copy() for stats in self._stats), Counts[str]())
+        decisions = {
+            "hit": total("num_preschedule_hits"),
+            "repaired": total("num_preschedule_repairs"),
+            "discarded": discards.total(),
+        }
+        changed = {each: total(f"num_{each}_rows") for each in ("dropped", "recomputed", "added")}
+        kept = total("num_prescheduled_rows") - changed["dropped"] - changed["recomputed"]
+        yield _counter("preschedules", "Decisions computed ahead of a result", "outcome", decisions)
+        text = "Decisions computed ahead and thrown away"
+        yield _counter("preschedule_discards", text, "reason", discards)
+        text = "Rows of decisions that were computed ahead and sent"
+        yield _counter("prescheduled_rows", text, "outcome", {"kept": kept, **changed})
+        for metric, name, text in (
+            ("preemptions", "num_preemptions", "Requests that lost their blocks"),
+            ("requests_starved", "num_starved", "Requests that went first because they starved"),
+            ("requests_rested", "num_rested", "Times a request that was followed in vain rested"),
+            ("requests_woken", "num_woken", "Times a window woke a request that rested"),
+            ("prefix_cache_queries", "num_prefix_queries", "Tokens looked up in the cache"),
+            ("prefix_cache_hits", "num_prefix_hits", "Tokens that the cache held"),
+        ):
+            yield CounterMetricFamily(f"optimist_scheduler_{metric}", text, total(name))
+
+
+def _counter(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"optimist_scheduler_{name}", text, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], number)
+    return family
+
+
+TOTALS = TotalsCollector()
+REGISTRY.register(TOTALS)
+
+
+class WorkerMetrics:
+    """The figures of one worker."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._connected = CONNECTED.labels(worker)
         self._connected.set(0)
-        self._running, self._waiting = RUNNING.labels(worker), WAITING.labels(worker)
-        self._free_blocks, self._blocks = FREE_BLOCKS.labels(worker), BLOCKS.labels(worker)
-        self._plans_in_flight = PLANS_IN_FLIGHT.labels(worker)
-        self._followed = [FOLLOWED.labels(worker, state) for state in _FOLLOWED_STATES]
-        self._seen = dict.fromkeys(_TOTALS, 0)
-        self._discards: dict[str, int] = {}
-        self._num_kept_rows = 0
-        self._num_hits = 0
-        # What is not shown yet.
-        self._num_turns = self._num_tokens = 0
-        self._draft_widths: list[float] = []
-        self._saved_seconds: list[float] = []
-        self._next_estimate = 0
+        for gauge, _ in _GAUGES:
+            gauge.labels(worker)
+        self._num_hits = self._next_estimate = 0
         self.preparation_seconds = 0.0
         """How long it took to compute the last decision that was computed ahead."""
-        self.answer_seconds = 0.0
-        """How long proposers take to answer."""
-        self.wait_seconds = 0.0
-        """For how long a pass is held up for their answers."""
 
-    def show_connection(self, *, is_connected: bool) -> None:
-        """Shows whether the worker takes plans."""
-        self._connected.set(is_connected)
+    def begin(self, scheduler: Scheduler) -> None:
+        """Shows a worker that takes plans, and what its scheduler has from now on."""
+        self._connected.set(1)
+        TOTALS.add(scheduler.stats)
+        for gauge, find in _GAUGES:
+            gauge.labels(self._worker).set_function(partial(find, scheduler))
+        for index, state in enumerate(_FOLLOWED_STATES):
+            number = partial(_count_followed, scheduler, index)
+            FOLLOWED.labels(self._worker, state).set_function(number)
+
+    def lose(self) -> None:
+        """Shows that the worker takes no plans."""
+        self._connected.set(0)
 
     def remove(self) -> None:
         """Shows the worker no longer; totals stay."""
-        self._show_steps()
-        for gauge in (CONNECTED, RUNNING, WAITING, FREE_BLOCKS, BLOCKS, PLANS_IN_FLIGHT):
+        for gauge in (CONNECTED, *(gauge for gauge, _ in _GAUGES)):
             gauge.remove(self._worker)
         for state in _FOLLOWED_STATES:
             FOLLOWED.remove(self._worker, state)
 
     def observe_plan(self, plan: worker_pb2.ExecuteRequest, scheduler: Scheduler) -> None:
-        """Takes a plan that was made, and what it cost no time to make, for the next `update`."""
+        """Counts a plan that was made, and what it cost no time to make."""
         num_drafts = from_bytes(plan.num_draft_tokens)
-        self._draft_widths.append(int(num_drafts.sum()) / len(num_drafts))
+        DRAFT_WIDTH.observe(int(num_drafts.sum()) / len(num_drafts))
         num_hits = scheduler.stats.num_preschedule_hits
         if num_hits > self._num_hits:
-            self._saved_seconds.append(self.preparation_seconds)
+            PRESCHEDULE_SAVED.observe(self.preparation_seconds)
         self._num_hits = num_hits
 
-    def observe_result(self, result: StepResult, outputs: StepOutputs) -> None:
-        """Takes a run of a plan, for the next `update`."""
-        self._num_tokens += len(outputs.token_ids)
-        observe_drafts(result)
+    def observe_result(
+        self,
+        result: StepResult,
+        outputs: StepOutputs,
+        scheduler: Scheduler,
+        answer_seconds: float,
+        wait_seconds: float,
+    ) -> None:
+        """Counts a run of a plan, and shows now and then what speculation may bring.
 
-    def take_turn(self, scheduler: Scheduler) -> None:
-        """Updates with every so many turns of the loop, and with each at rest or just after.
-
-        To update takes as long as to decide what runs next.
+        Proposers take `answer_seconds` to answer, and a pass is held up for `wait_seconds`.
         """
-        is_at_rest = scheduler.num_plans_in_flight == 0
-        if is_at_rest or self._num_turns == 0:
-            self.update(scheduler)
-        self._num_turns = 0 if is_at_rest else (self._num_turns + 1) % TURNS_PER_UPDATE
+        TOKENS.inc(len(outputs.token_ids))
+        observe_drafts(result)
+        num_results = scheduler.stats.num_results
+        if num_results < self._next_estimate:
+            return
+        for estimate in scheduler.estimate_speculation(answer_seconds * 1e9, wait_seconds * 1e9):
+            self._next_estimate = num_results + ESTIMATE_INTERVAL
+            label = estimate.source.label
+            SPEEDUP.labels(label).set(estimate.speedup)
+            DRAFT_LATENCY.labels(label).set(estimate.draft_ns / 1e9)
+            VERIFY_LATENCY.labels(label).set(estimate.verify_ns / 1e9)
+            OVERHEAD_RATIO.labels(label).set(estimate.draft_ns / estimate.verify_ns)
 
-    def update(self, scheduler: Scheduler) -> None:
-        """Counts what changed since the last call."""
-        self._show_steps()
-        stats = scheduler.stats
-        self._running.set(scheduler.num_running)
-        self._waiting.set(scheduler.num_waiting)
-        self._free_blocks.set(scheduler.num_free_blocks)
-        self._blocks.set(scheduler.config.num_blocks)
-        self._plans_in_flight.set(scheduler.num_plans_in_flight)
-        for gauge, number in zip(self._followed, scheduler.count_followed(), strict=True):
-            gauge.set(number)
-        for name, seen in self._seen.items():
-            total = getattr(stats, name)
-            if total != seen:
-                _TOTALS[name].inc(total - seen)
-                self._seen[name] = total
-        if stats.num_results >= self._next_estimate:
-            times = self.answer_seconds * 1e9, self.wait_seconds * 1e9
-            for estimate in scheduler.estimate_speculation(*times):
-                self._next_estimate = stats.num_results + ESTIMATE_INTERVAL
-                label = estimate.source.label
-                SPEEDUP.labels(label).set(estimate.speedup)
-                DRAFT_LATENCY.labels(label).set(estimate.draft_ns / 1e9)
-                VERIFY_LATENCY.labels(label).set(estimate.verify_ns / 1e9)
-                OVERHEAD_RATIO.labels(label).set(estimate.overhead_ratio)
-        num_kept = stats.num_prescheduled_rows - stats.num_dropped_rows - stats.num_recomputed_rows
-        PRESCHEDULED_ROWS.labels("kept").inc(num_kept - self._num_kept_rows)
-        self._num_kept_rows = num_kept
-        for reason, total in stats.preschedule_discards.items():
-            added = total - self._discards.get(reason, 0)
-            if added:
-                PRESCHEDULES.labels("discarded").inc(added)
-                PRESCHEDULE_DISCARDS.labels(reason).inc(added)
-                self._discards[reason] = total
 
-    def _show_steps(self) -> None:
-        TOKENS.inc(self._num_tokens)
-        for width in self._draft_widths:
-            DRAFT_WIDTH.observe(width)
-        for seconds in self._saved_seconds:
-            PRESCHEDULE_SAVED.observe(seconds)
-        self._num_tokens = 0
-        self._draft_widths.clear()
-        self._saved_seconds.clear()
+def _count_followed(scheduler: Scheduler, index: int) -> int:
+    return scheduler.count_followed()[index]
 
 
 def observe_drafts(result: StepResult) -> None:

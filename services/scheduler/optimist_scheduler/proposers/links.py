@@ -81,7 +81,7 @@ class ProposerLink:
         """Whether the stream is opened again when it breaks."""
         self._is_serving = True
         self._silence, self._is_silent = Silence(), False
-        self._waiting: asyncio.Task[None] | None = None
+        self._run: asyncio.Task[None] | None = None
 
     @property
     def is_willing(self) -> bool:
@@ -112,43 +112,38 @@ class ProposerLink:
         self._outbox.put(request)
 
     async def run(self) -> None:
-        """Keeps the stream open, for ever or until it broke after `leave`."""
-        pause = FIRST_PAUSE_SECONDS
-        peer = self.peer
-        async with open_channel(peer.target, self._tls, server_name=peer.server_name) as channel:
-            while await self._is_there(channel):
-                try:
-                    if await self._stream(channel):
-                        pause = FIRST_PAUSE_SECONDS
-                    reason = "it ended the stream"
-                except grpc.aio.AioRpcError as error:
-                    reason = f"{error.code().name}: {error.details()}"
-                except ValueError as error:
-                    reason = f"not understood: {error}"
-                logger.warning("no drafts from the proposer at %s: %s", self.peer.target, reason)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        """Keeps the stream open, for ever or until it broke and `is_kept` is False."""
+        pause, self._run = FIRST_PAUSE_SECONDS, asyncio.current_task()
+        while self.is_kept:
+            fault: Exception | None = None
+            try:
+                if await self._connect():
+                    pause = FIRST_PAUSE_SECONDS
+                reason = "it ended the stream"
+            except grpc.aio.AioRpcError as error:
+                reason = f"{error.code().name}: {error.details()}"
+            except ValueError as error:
+                reason = f"not understood: {error}"
+            except Exception as error:
+                # Requests go on without its drafts, whatever it is.
+                reason, fault = "its answers cannot be taken", error
+            target = self.peer.target
+            logger.warning("no drafts from the proposer at %s: %s", target, reason, exc_info=fault)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def leave(self) -> None:
         """Ends the link when its stream breaks, at once if it is broken."""
         self.is_kept = False
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._run is not None and not self.is_open:
+            self._run.cancel()
 
-    async def _is_there(self, channel: grpc.aio.Channel) -> bool:
-        """Waits until the proposer is reached; returns False if nobody waits for it any more."""
-        if not self.is_kept:
-            return False
-        self._waiting = asyncio.create_task(channel.channel_ready())
-        try:
-            await asyncio.wait({self._waiting})
-            if self._waiting.cancelled():
-                return False
-            self._waiting.result()
-        finally:
-            self._waiting.cancel()
-            self._waiting = None
-        return True
+    async def _connect(self) -> bool:
+        """Runs a stream as soon as the proposer is reached; returns whether it answered."""
+        peer = self.peer
+        async with open_channel(peer.target, self._tls, server_name=peer.server_name) as channel:
+            await channel.channel_ready()
+            return await self._stream(channel)
 
     async def _watch_health(self, channel: grpc.aio.Channel) -> None:
         """Follows whether the proposer takes requests; one that does not say does."""
@@ -347,7 +342,9 @@ class ProposerLinks:
     def _change(self, change: Change) -> None:
         """Takes proposers in that appeared; those that vanished go with their streams."""
         for peer in change.appeared:
-            link = next((each for each in self._links if each.peer == peer), None)
+            # One that has left and is not open is at its end.
+            there = [each for each in self._links if each.is_kept or each.is_open]
+            link = next((each for each in there if each.peer == peer), None)
             if link is not None:
                 link.is_kept = True
             else:
@@ -360,13 +357,10 @@ class ProposerLinks:
                 link.leave()
 
     async def _keep(self, link: ProposerLink) -> None:
-        while True:
-            try:
-                await link.run()
-                break
-            except Exception:
-                # Requests go on without its drafts, whatever it is.
-                logger.exception("no drafts from the proposer at %s", link.peer.target)
-                await asyncio.sleep(LONGEST_PAUSE_SECONDS)
+        try:
+            await link.run()
+        except asyncio.CancelledError:
+            if link.is_kept:
+                raise
         logger.info("the proposer at %s is gone", link.peer.target)
         self._links.remove(link)

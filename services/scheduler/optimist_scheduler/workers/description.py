@@ -12,7 +12,7 @@ from optimist_scheduler.core.requests.config import (
     SchedulingOptions,
 )
 from optimist_scheduler.core.width.acceptance import Drafter
-from optimist_scheduler.core.width.goodput import KeyCosts
+from optimist_scheduler.core.width.costs import PassCosts, Timings
 from optimist_scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger(__name__)
@@ -35,12 +35,7 @@ class WorkerDescription:
     model: str
     config: EngineConfig
     eos_token_ids: tuple[int, ...]
-    costs: tuple[tuple[int, int], ...]
-    """Tokens and duration in microseconds of passes that were timed, by tokens."""
-    drafter_us: tuple[int, ...]
-    """Time of the drafter for one row in microseconds, by the depth of its drafts from 1 on."""
-    key_costs: KeyCosts
-    """What keys in memory add to the time of passes."""
+    timings: Timings
     message: worker_pb2.DescribeResponse
     """What the worker says, of which the rest is read."""
 
@@ -76,20 +71,18 @@ def describe_worker(
     sizes["max_num_seqs"] = min(sizes["max_num_seqs"], sizes["max_num_batched_tokens"])
     options = settings.model_dump(include=set(SchedulingOptions.model_fields))
     options["num_pipeline_stages"] = _num_stages(message, settings)
+    for name in ("row_key_ps", "token_key_ps", "slot_state_bytes"):
+        _require(getattr(message, name) >= 0, f"{name} is {getattr(message, name)}")
     if message.slot_state_bytes and options["enable_prefix_caching"]:
         logger.info("equal beginnings are not shared: the model's states are not in blocks")
         options["enable_prefix_caching"] = False
-    for name in ("row_key_ps", "token_key_ps", "slot_state_bytes"):
-        _require(getattr(message, name) >= 0, f"{name} is {getattr(message, name)}")
     return WorkerDescription(
         message.model,
         EngineConfig(
             **options, **sizes, drafter=_drafter(message), pads_passes=message.pads_passes
         ),
         tuple(from_bytes(message.eos_token_ids).tolist()),
-        _costs(message),
-        _drafter_us(message),
-        KeyCosts(message.row_key_ps / 1e3, message.token_key_ps / 1e3),
+        _timings(message),
         message,
     )
 
@@ -121,21 +114,21 @@ def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:
     return Drafter(source, num_tokens, depth)
 
 
-def _drafter_us(message: worker_pb2.DescribeResponse) -> tuple[int, ...]:
+def _timings(message: worker_pb2.DescribeResponse) -> Timings:
     times, depth = from_bytes(message.drafter_us).tolist(), message.max_drafter_depth
     # A slow worker has not timed the deepest.
     fault = f"{len(times)} values of drafter_us for max_drafter_depth {depth}"
     _require(len(times) <= depth, fault)
     _require(min(times, default=1) >= 1, "drafter_us that are below 1")
-    return tuple(times)
-
-
-def _costs(message: worker_pb2.DescribeResponse) -> tuple[tuple[int, int], ...]:
-    num_tokens = from_bytes(message.cost_num_tokens).tolist()
-    microseconds = from_bytes(message.cost_us).tolist()
-    fault = f"{len(microseconds)} values of cost_us for {len(num_tokens)} cost_num_tokens"
-    _require(len(num_tokens) == len(microseconds), fault)
-    is_sorted = num_tokens == sorted(set(num_tokens))
-    is_right = is_sorted and min(num_tokens + microseconds, default=1) >= 1
-    _require(is_right, "cost_num_tokens or cost_us that do not ascend, or are below 1")
-    return tuple(zip(num_tokens, microseconds, strict=True))
+    timings = Timings(
+        from_bytes(message.cost_num_tokens).tolist(),
+        from_bytes(message.cost_us).tolist(),
+        times,
+        message.row_key_ps / 1e3,
+        message.token_key_ps / 1e3,
+    )
+    try:
+        PassCosts(timings)
+    except ValueError as error:
+        raise ValueError(f"it says what cannot be: {error}") from None
+    return timings

@@ -18,7 +18,7 @@ from optimist_scheduler.core.base.values import (
     SchedulerStats,
     StepOutputs,
 )
-from optimist_scheduler.core.placement import Candidate, Placement, hash_beginning
+from optimist_scheduler.core.placement import Placement, hash_beginning
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.requests.request import NewRequest, Request
 from optimist_scheduler.core.scheduler import Scheduler
@@ -64,11 +64,9 @@ class Worker:
     def begin(self, description: WorkerDescription) -> list[Ended]:
         """Begins anew with a worker that was reached; returns the ends of what does not fit it."""
         self.description, self.is_connected = description, True
-        costs = description.costs, description.drafter_us, description.key_costs
-        arguments = description.config, *costs
         if self._scheduler is not None:
-            return self._scheduler.restart(*arguments)
-        self._scheduler = Scheduler(*arguments)
+            return self._scheduler.restart(description.config, description.timings)
+        self._scheduler = Scheduler(description.config, description.timings)
         return []
 
     def entry(self, **event: Any) -> dict[str, Any]:
@@ -117,7 +115,7 @@ class Dispatcher:
     def __init__(self, journal: Journal = OFF) -> None:
         self._journal = journal
         self._members: list[Worker] = []
-        self._placement = Placement()
+        self._placement = Placement[Worker]()
         self._turns = Turns()
         self._num_arrived = 0
         self._mode: PauseMode | None = None
@@ -177,7 +175,7 @@ class Dispatcher:
     def leave(self, member: Worker) -> None:
         """Lets a worker take part no longer, which has no requests."""
         self._members.remove(member)
-        self._placement.forget(member.peer.target)
+        self._placement.forget(member)
 
     @recorded(
         lambda self, new, now, message=None: {
@@ -220,11 +218,11 @@ class Dispatcher:
             return among[0]
         num_tokens = len(new.prompt_token_ids)
         caches = among[0].scheduler.config.enable_prefix_caching
-        return self._choose(
+        return self._placement.choose(
+            among,
             num_tokens + len(new.output_token_ids),
             num_tokens + new.max_tokens,
             hash_beginning(new.prompt_token_ids, new.cache_salt) if caches else (),
-            among,
         )
 
     def has(self, request_id: str) -> bool:
@@ -299,13 +297,13 @@ class Dispatcher:
         """Takes all requests from workers that are not connected, the most urgent first."""
         requests: list[Request] = []
         for member in members:
-            self._placement.forget(member.peer.target)
+            self._placement.forget(member)
             requests += member.evacuate()
         return sorted(requests, key=lambda request: request.order)
 
     def fail(self, member: Worker, reason: str) -> list[Ended]:
         """Ends all requests of a worker that is not connected; see `Worker.fail`."""
-        self._placement.forget(member.peer.target)
+        self._placement.forget(member)
         return member.fail(reason)
 
     @recorded(
@@ -317,7 +315,8 @@ class Dispatcher:
         """Finds each request a worker to go on at; returns the ends of those that fit none."""
         ended: list[Ended] = []
         for request in requests:
-            member = self._choose(len(request.token_ids), request.wanted_length)
+            lengths = len(request.token_ids), request.wanted_length
+            member = self._placement.choose(self._members, *lengths)
             end = member.scheduler.adopt(request)
             if end is not None:
                 ended.append(end)
@@ -333,20 +332,6 @@ class Dispatcher:
             if member.scheduler.has(request_id):
                 return member.scheduler
         return None
-
-    def _choose(
-        self,
-        num_tokens: int,
-        wanted_length: int,
-        beginning: Sequence[bytes] = (),
-        among: Sequence[Worker] = (),
-    ) -> Worker:
-        members = {member.peer.target: member for member in among or self._members}
-        candidates = [
-            Candidate(name, member.is_connected, member.scheduler)
-            for name, member in members.items()
-        ]
-        return members[self._placement.choose(candidates, num_tokens, wanted_length, beginning)]
 
 
 def _find_others(among: Sequence[Worker], member: Worker, wanted_length: int) -> list[Worker]:

@@ -8,20 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimist_scheduler.core.schedule.rows import share_prompts
+from optimist_scheduler.core.width.costs import Timings
 from tests.scheduler.situation import Situation, make_window, set_window
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
-# Prompts and drafts.
-
-
-# How many drafts.
-
-
 MILLISECOND = 1_000_000
-DEAR = [(2**power, 1000 + 100 * 2**power) for power in range(9)]
+SIZES = [2**power for power in range(9)]
+DEAR = Timings(SIZES, [1000 + 100 * each for each in SIZES])
 """A pass of 1 ms, and 0.1 ms for each token."""
-FLAT = [(num_tokens, 1000) for num_tokens in (1, 2, 4, 8, 16)]
+FLAT = Timings([1, 2, 4, 8, 16], [1000] * 5)
 
 
 def widths(situation: Situation, num_steps: int) -> list[int]:

@@ -121,9 +121,10 @@ def test_a_row_with_a_grammar_may_draft_from_its_form_alone_after_its_prompt(
 def test_each_draft_counts_for_what_made_it(drafter: Drafter) -> None:
     situation = forming(drafter)
     situation.add(0, [1, 2], 100, sampling=FORM, predicted_token_ids=[9] * 40, is_followed=False)
-    levels, both = situation.scheduler._state.widths.levels, 0
+    levels, both = situation.scheduler._state.widths.drafter, 0
+    assert levels is not None
     for _ in range(9):
-        before = levels._agreed[0]
+        before = levels.acceptance._counts[1, 0]
         situation.send()
         result = run_plan(situation)
         of_form, all_accepted = result.num_form_accepted_tokens, result.num_accepted_tokens
@@ -131,7 +132,7 @@ def test_each_draft_counts_for_what_made_it(drafter: Drafter) -> None:
         if len(of_form):
             assert outputs.num_form_tokens.tolist() == of_form.tolist()
             both += int(0 < of_form[0] < all_accepted[0])
-            assert levels._agreed[0] <= before + all_accepted[0] - of_form[0]
+            assert levels.acceptance._counts[1, 0] <= before + all_accepted[0] - of_form[0]
     assert both
     situation.finish()
     by_source = situation.finished(0).num_tokens_by_source

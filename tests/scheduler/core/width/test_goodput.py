@@ -1,6 +1,7 @@
 """Widths by goodput, without and with a drafter, against every other choice there is."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -8,22 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array, SchedulerStats
-from optimist_scheduler.core.requests.state import SchedulerState
+from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array
 from optimist_scheduler.core.width.acceptance import (
-    Acceptance,
+    MEMORY_TOKENS,
     Calibration,
     expected_accepted,
 )
+from optimist_scheduler.core.width.costs import PassCosts, Timings
 from optimist_scheduler.core.width.goodput import (
     LEAST_GAIN,
     DrafterRows,
-    KeyCosts,
     Thresholds,
     choose_levels,
 )
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD, WINDOW_PRIOR
-from tests.scheduler.situation import config, ints
+from tests.scheduler.situation import ints
 
 rates = st.floats(0, 1, width=32)
 # Time at 1 token, and what each doubling adds.
@@ -147,35 +147,38 @@ def test_drafts_are_worth_what_is_brought_on_the_average_in_their_time(
 def test_windows_without_values_are_believed_by_what_they_did(
     passes: list[tuple[int, bool]],
 ) -> None:
-    calibration, acceptance = Calibration(1, 16, PRIOR_HAZARD), Acceptance(1, WINDOW_PRIOR)
+    calibration, num_examined, num_agreed = (
+        Calibration(1, 16, PRIOR_HAZARD),
+        16.0,
+        16 * WINDOW_PRIOR,
+    )
     for agreed, is_rejected in passes:
         examined = ints(agreed + is_rejected)
-        acceptance.observe(ints(0), ints(agreed), examined)
         estimated = examined * np.float32(PRIOR_HAZARD)
         calibration.observe(ints(0), ints(agreed), examined, estimated)
-    rate = acceptance.rate(ints(0))
+        kept = math.exp(-(agreed + is_rejected) / MEMORY_TOKENS)
+        num_examined = num_examined * kept + agreed + is_rejected
+        num_agreed = num_agreed * kept + agreed
+    rate = num_agreed / num_examined
     rates, scales = calibration.weigh(ints(0))
     assert rates == pytest.approx(rate, rel=1e-5)
-    hazard = max(-float(np.log(rate[0])), 1 / 1024)
+    hazard = max(-math.log(rate), 1 / 1024)
     assert scales[0] * PRIOR_HAZARD == pytest.approx(hazard, rel=1e-3)
 
 
-# A drafter with a model beside windows.
-
-
-# The rule of thumb for one source.
+# By how long the rows are.
 
 
 # 1 ms, and 10 us more per token.
 CURVE = CostCurve([1, 64], [1000, 1630])
-KEYS = KeyCosts(row_ns=2000.0, token_ns=50.0)
+TIMINGS = Timings([1, 64], [1000, 1630], row_key_ns=2000.0, token_key_ns=50.0)
 
 
 def test_long_rows_draft_less_than_short_ones() -> None:
     """Drafts that are as likely as each other pay after few tokens, and not after many."""
     rate, lengths = 2e-6, ints(100, 2000, 5000)
     mean = float(lengths.mean())
-    thresholds = Thresholds(KEYS.curve(CURVE, lengths), KEYS.token_ns, mean)
+    thresholds = Thresholds(PassCosts(TIMINGS).of_rows(lengths), TIMINGS.token_key_ns, mean)
     hazards = np.arange(1, 21, dtype=np.float32) / 10
 
     def count(depths: object) -> Int32Array:
@@ -185,29 +188,18 @@ def test_long_rows_draft_less_than_short_ones() -> None:
     worth = thresholds.choose(rate, 3, ints(20, 20, 20), count, lengths)
     chances = np.exp(-hazards.astype(np.float64))
     for length, number in zip(lengths.tolist(), worth.tolist(), strict=True):
-        cost = rate * (10_000 + KEYS.token_ns * length)
+        cost = rate * (10_000 + TIMINGS.token_key_ns * length)
         assert number == (chances > cost).sum(), length
     assert len(set(worth.tolist())) == 3
 
 
 def test_passes_after_many_tokens_are_no_dearer_in_the_curve() -> None:
-    state = SchedulerState(
-        config(max_model_len=4096, num_blocks=512),
-        SchedulerStats(),
-        [(1, 1000), (64, 1630)],
-        (),
-        KEYS,
-    )
-    slots, tokens = np.array([0, 1]), ints(1, 1)
-    state.table.num_computed_tokens[:2] = 3000
-    state.table.num_tokens[:2] = 3000
-    took = round(float(CURVE.cost(2)) + 2 * 3000 * KEYS.row_ns)
+    costs, lengths, tokens, nobody = PassCosts(TIMINGS), ints(3000, 3000), ints(1, 1), ints()
+    took = round(float(CURVE.cost(2)) + 2 * 3000 * TIMINGS.row_key_ns)
     for _ in range(50):
-        state.learn_costs(slots, tokens, 2, took)
-    assert float(state.costs_for(slots[:0]).cost(2)) == pytest.approx(
-        float(CURVE.cost(2)), rel=0.01
-    )
-    assert float(state.costs_for(slots).cost(2)) == pytest.approx(took, rel=0.01)
+        costs.learn(lengths, tokens, 2, took)
+    assert float(costs.of_rows(nobody).cost(2)) == pytest.approx(float(CURVE.cost(2)), rel=0.01)
+    assert float(costs.of_rows(lengths).cost(2)) == pytest.approx(took, rel=0.01)
     # A time that is less than what was timed for keys alone is no time of nothing.
-    state.learn_costs(slots, tokens, 2, 1000)
-    assert float(state.costs_for(slots[:0]).cost(2)) > 0
+    costs.learn(lengths, tokens, 2, 1000)
+    assert float(costs.of_rows(nobody).cost(2)) > 0

@@ -10,15 +10,18 @@ from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.base.values import Float32Array, Int32Array
 from optimist_scheduler.core.width.acceptance import Drafter
+from optimist_scheduler.core.width.costs import PassCosts, Timings
 from optimist_scheduler.core.width.widths import PROBE_PERIOD, PROBE_SHARE, DraftWidths
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
 from tests.scheduler.situation import ints
 
 TREE = Drafter(DraftSource.EAGLE, 12, 3)
 # 1 ms, and 1 ms more per 64 tokens.
-CURVE = CostCurve([1, 64, 1024], [1016, 2000, 17000])
-FAST = CostCurve(range(1, 5), [50, 100, 150, 200])
-SLOW = CostCurve(range(1, 5), [2000, 4000, 6000, 8000])
+TIMED = [1, 64, 1024], [1016, 2000, 17000]
+CURVE = CostCurve(*TIMED)
+COSTS = PassCosts(Timings(*TIMED))
+FAST = PassCosts(Timings(*TIMED, drafter_us=[50, 100, 150, 200]))
+SLOW = PassCosts(Timings(*TIMED, drafter_us=[2000, 4000, 6000, 8000]))
 NO_PROBE = 1
 """A choice in which none of the first slots is probed."""
 
@@ -31,11 +34,11 @@ def make_widths(*limits: int, drafter: Drafter | None = None) -> DraftWidths:
 
 
 def choose(
-    widths: DraftWidths, has_draft: Sequence[bool], choice: int = NO_PROBE, curve: CostCurve = CURVE
+    widths: DraftWidths, has_draft: Sequence[bool], choice: int = NO_PROBE, costs: PassCosts = COSTS
 ) -> list[int]:
     """Returns what rows get of windows without values, which only some have now."""
     slots, drafting = np.arange(len(has_draft), dtype=np.int32), np.array(has_draft, np.bool_)
-    widths.choose(slots, drafting, len(slots), curve, CostCurve(), choice)
+    widths.choose(slots, drafting, len(slots), costs, ints(), choice)
     most, firsts = widths.limits[slots], np.full(len(slots), PRIOR_HAZARD, np.float32)
 
     def count(depths: Float32Array) -> Int32Array:
@@ -47,11 +50,11 @@ def choose(
 
 
 def choose_drafter(
-    widths: DraftWidths, num_rows: int, times: CostCurve = FAST, choice: int = NO_PROBE
+    widths: DraftWidths, num_rows: int, costs: PassCosts = FAST, choice: int = NO_PROBE
 ) -> list[int]:
     """Returns what rows without windows get of the drafter."""
     slots, nobody = np.arange(num_rows, dtype=np.int32), np.zeros(num_rows, np.bool_)
-    chosen = widths.choose(slots, nobody, num_rows, CURVE, times, choice)
+    chosen = widths.choose(slots, nobody, num_rows, costs, ints(), choice)
     return [int(width) for width in chosen]
 
 
@@ -79,7 +82,7 @@ def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
         unsure = np.ones(1, np.float32)
         widths.windows.observe(ints(0), ints(0), ints(1), unsure, unsure)
         widths.windows.observe(ints(0), ints(4), ints(4), 4 * few, few)
-    widths.choose(ints(0), np.ones(1, np.bool_), 1, CURVE, CostCurve(), NO_PROBE)
+    widths.choose(ints(0), np.ones(1, np.bool_), 1, COSTS, ints(), NO_PROBE)
     for first, number in ((1.0, 0), (1 / 64, 16)):
         hazards = np.float32(first) + np.arange(16, dtype=np.float32) / np.float32(64)
         worth = widths.choose_paying(
@@ -99,18 +102,19 @@ def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
 def test_rows_for_which_the_drafter_is_off_are_probed_together_and_seldom() -> None:
     num_rows = 16
     widths = make_widths(*[40] * num_rows, drafter=TREE)
+    assert widths.drafter is not None
     slots = np.arange(num_rows, dtype=np.int32)
     for _ in range(300):
-        widths.observe_drafter(slots, np.full_like(slots, 12), np.zeros_like(slots))
+        widths.drafter.observe(slots, np.full_like(slots, 12), np.zeros_like(slots))
     choices = range(PROBE_PERIOD * PROBE_SHARE)
-    cheap = CostCurve([1, 2, 4], [10, 20, 30])
+    cheap = PassCosts(Timings(*TIMED, drafter_us=[10, 20, 25, 30]))
     chosen = np.array([choose_drafter(widths, num_rows, cheap, choice) for choice in choices])
     assert set(chosen.ravel().tolist()) == {0, 4}
     assert (chosen > 0).sum(axis=0).tolist() == [1] * num_rows
     assert (chosen.any(axis=1)).sum() == PROBE_SHARE
     # The more the drafter takes, the less often: no more than a hundredth of the time.
     costs = [
-        float(CURVE.cost(num_rows + row.sum()) + SLOW.cost(1) * bool(row.any()))
+        float(CURVE.cost(num_rows + row.sum()) + SLOW.drafter.cost(1) * bool(row.any()))
         for row in (
             np.array(choose_drafter(widths, num_rows, SLOW, choice)) for choice in range(1000)
         )

@@ -13,6 +13,7 @@ from optimist_aligner import IS_COMPILED
 from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.windows.slot_planes import NO_PATH, SlotPlanes, WorkerWindows
 from optimist_scheduler.core.windows.window import Window, find_window_fault
+from tests.common.test_token_tree import paths_of
 from tests.scheduler.situation import window_of
 
 if not IS_COMPILED:
@@ -22,14 +23,6 @@ from optimist_aligner import native
 VOCAB_SIZE, MOST_NODES, FEW_TOKENS = 50, 40, 3
 NUM_SLOTS, MAX_LENGTH, MOST_DRAFTS = 5, 60, 8
 ONE, FEW, ENDS = np.array([1]), np.array([1], np.int32), np.zeros(NUM_SLOTS, np.int32)
-
-
-def paths_of(tree: TokenTree) -> list[list[int]]:
-    """Returns the tokens that lead to each node."""
-    paths: list[list[int]] = []
-    for token, parent in zip(tree.token_ids.tolist(), tree.list_parents(), strict=True):
-        paths.append([*(paths[parent] if parent >= 0 else []), token])
-    return paths
 
 
 def draw_window(random: Random, vocab_size: int = VOCAB_SIZE) -> Window:
@@ -155,8 +148,8 @@ def test_planes_are_those_of_python(seed: int) -> None:
                 )
                 for begin in (start, lengths[slot]):
                     if window.num_nodes and both.set(slot, window, begin, lengths[slot]):
-                        path = random.choice(paths_of(window.tree))
-                        windows[slot] = path[lengths[slot] - begin :]
+                        *paths, _root = paths_of(window.tree)
+                        windows[slot] = [*random.choice(paths)][lengths[slot] - begin :]
             case 1:
                 both.call("remove", slot)
                 both.window_ends[0][slot] = both.window_ends[1][slot] = 0

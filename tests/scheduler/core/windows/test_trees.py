@@ -1,4 +1,4 @@
-"""Windows that are trees: followed, drafted from, and what results report of them."""
+"""Windows on their way: sent once, followed as trees, drafted from, and reported of."""
 
 from dataclasses import replace
 from typing import Any
@@ -72,6 +72,17 @@ def test_an_alternative_that_agrees_becomes_the_window(at: int, depth: int) -> N
     # Without the alternative the rest would come one by one.
     assert finished.num_passes < 30
     assert finished.num_tokens_by_source[DraftSource.PREDICTION] > 30
+
+
+@pytest.mark.usefixtures("always_ahead")
+def test_a_window_is_sent_once_and_again_after_readmission() -> None:
+    situation = Situation()
+    situation.add_predicted(0, [1, 2], 20)
+    assert [len(situation.step().windows) for _ in range(2)] == [1, 0]
+    situation.lose_worker()
+    plan = situation.send()
+    assert [slot for slot, _ in plan.windows] == plan.slots.tolist()
+    situation.finish()
 
 
 # What results report of the windows that rows have drafted from.

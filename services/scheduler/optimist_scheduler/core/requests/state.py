@@ -34,7 +34,7 @@ from optimist_scheduler.core.requests.table import (
     WaitingQueue,
 )
 from optimist_scheduler.core.width.acceptance import expected_accepted
-from optimist_scheduler.core.width.goodput import NO_KEY_COSTS, KeyCosts
+from optimist_scheduler.core.width.costs import PassCosts, Timings
 from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.slot_windows import WorkerWindows
 from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, NO_WINDOW, Window
@@ -50,10 +50,8 @@ class SchedulerState:
         self,
         config: EngineConfig,
         stats: SchedulerStats,
-        costs: Sequence[tuple[int, int]] = (),
-        drafter_us: Sequence[int] = (),
-        key_costs: KeyCosts = NO_KEY_COSTS,
-        num_plans: int = 0,
+        timings: Timings,
+        num_plans: int,
     ) -> None:
         self.config, self.stats = config, stats
         max_num_seqs = config.max_num_seqs
@@ -65,11 +63,7 @@ class SchedulerState:
         self.accounts = DraftAccounts(max_num_seqs, MAX_PREDICTED_TOKENS)
         self.stops = StopTokens(config.vocab_size)
         self.widths = DraftWidths(config.draft_width, max_num_seqs, config.drafter)
-        # Of passes without what keys in memory add.
-        self._costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
-        self.key_costs, self._is_timed = key_costs, len(costs) > 0
-        self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
-        """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
+        self.costs = PassCosts(timings)
         self._begin_widths()
         self.pace = Pace()
         self.waiting = WaitingQueue()
@@ -106,28 +100,13 @@ class SchedulerState:
         """Lets the first requests begin with what the drafter is worth by what is known of it."""
         slots, nobody = np.zeros(1, np.int64), np.zeros(1, np.bool_)
         self.widths.admit(0, self.config.num_speculative_tokens)
-        self.widths.choose(slots, nobody, 1, self._costs, self.drafter_costs, choice=1)
-        self._set_wait_gain(self._costs.cost_of(1))
+        nothing = np.empty(0, np.int32)
+        self.widths.choose(slots, nobody, 1, self.costs, nothing, choice=1)
+        self._set_wait_gain(self.costs.of_rows(nothing).cost_of(1))
 
     def costs_for(self, slots: SlotArray) -> CostCurve:
         """Returns what passes of some slots take by their tokens."""
-        if not self.key_costs:
-            return self._costs
-        return self.key_costs.curve(self._costs, self.table.num_tokens[slots])
-
-    def learn_costs(
-        self, slots: SlotArray, num_tokens: Int32Array, total: int, pass_ns: int
-    ) -> None:
-        """Learns what a pass took.
-
-        A worker that has timed nothing has passes that cost the same: what a few of them teach of
-        larger ones may be a stall, and what is thought too dear is not seen again.
-        """
-        if self.key_costs:
-            of_keys = self.key_costs.time(self.table.num_computed_tokens[slots], num_tokens)
-            # Whatever was timed at start, the rest of the pass takes some time.
-            pass_ns -= min(round(of_keys), pass_ns * 15 // 16)
-        self._costs.observe(total if self._is_timed else min(total, 1), pass_ns)
+        return self.costs.of_rows(self.table.num_tokens.take(slots))
 
     @property
     def settling(self) -> SlotArray:
@@ -290,18 +269,15 @@ class SchedulerState:
         """Chooses anew how much some rows may draft."""
         table = self.table
         lengths = table.num_tokens.take(slots)
-        curve = self.key_costs.curve(self._costs, lengths)
-        self._set_wait_gain(curve.cost_of(len(slots)))
+        self._set_wait_gain(self.costs.of_rows(lengths).cost_of(len(slots)))
         drafting = (table.window_end.take(slots) > lengths) & (table.yields.take(slots) == 0)
         table.drafter_width[slots] = self.widths.choose(
             slots,
             drafting,
             base_tokens,
-            curve,
-            self.drafter_costs,
+            self.costs,
+            lengths,
             self.stats.num_results // WIDTH_INTERVAL,
-            self.key_costs.token_ns,
-            float(lengths.mean()) if self.key_costs else 0.0,
         )
 
     def _set_wait_gain(self, pass_ns: float) -> None:
@@ -318,10 +294,9 @@ class SchedulerState:
         most = MAX_TREE_DRAFTS if np.count_nonzero(has_window) else 0
         widths, yields = self.widths.choose_drafter(
             slots,
-            before,
             has_window,
             table.windows.find_hazards(slots, lengths, ends, most),
-            self.drafter_costs,
+            self.costs.drafter,
             len(slots) + min(len(self.waiting.requests), table.num_free_slots),
         )
         is_other = yields != table.yields.take(slots)
@@ -332,10 +307,10 @@ class SchedulerState:
 
     def find_drafter_gains(self, slots: SlotArray) -> FloatArray:
         """Returns what a drafter with a model brings rows in a pass, in tokens [num_rows]."""
-        if self.config.drafter is None or self.config.drafter.is_lookup:
+        if (drafter := self.widths.drafter) is None or drafter.shape.is_lookup:
             return np.zeros(len(slots))
-        levels = self.config.drafter.count_levels(self.table.drafter_width.take(slots))
-        return expected_accepted(self.widths.levels.rate(slots), levels)
+        levels = drafter.shape.count_levels(self.table.drafter_width.take(slots))
+        return expected_accepted(drafter.acceptance.rate(slots), levels)
 
     def promote_starved(self, now: float) -> None:
         """Lets requests that were overtaken for too long go first."""

@@ -122,6 +122,7 @@ class SlotStatus:
 class Counters:
     """Columns that plans and results move, and what bounds them, of some slots [num_rows]."""
 
+    slots: SlotArray
     num_tokens: Int32Array
     """Prompt and verified output tokens."""
     num_computed_tokens: Int32Array
@@ -139,6 +140,16 @@ class Counters:
     window_end: Int32Array
     """Length of the sequence at the end of its window's likeliest path; 0 without a window that
     agrees."""
+
+    @property
+    def assumed_length(self) -> Int32Array:
+        """Tokens as if every draft in flight were accepted."""
+        return self.num_tokens + self.num_output_placeholders
+
+    @property
+    def least_length(self) -> Int32Array:
+        """Tokens if none of these is: each plan in flight that emits brings at least one."""
+        return self.num_tokens + self.num_emits_in_flight
 
 
 @dataclass(slots=True)
@@ -187,9 +198,10 @@ class RequestTable(Rows):
     """Prompt and output tokens that proposers were sent."""
 
     def __init__(self, max_num_seqs: int, max_length: int) -> None:
-        self._scheduled_columns = np.zeros((len(fields(Rows)), max_num_seqs), np.int32)
-        self._counters = self._scheduled_columns[: len(fields(Counters))]
-        super().__init__(*self._scheduled_columns)
+        # All columns but the slots themselves.
+        self._scheduled_columns = np.zeros((len(fields(Rows)) - 1, max_num_seqs), np.int32)
+        self._counters = self._scheduled_columns[: len(fields(Counters)) - 1]
+        super().__init__(np.arange(max_num_seqs), *self._scheduled_columns)
         for name in ("status", "generation", "version", "num_registered_blocks"):
             setattr(self, name, np.zeros(max_num_seqs, np.int32))
         self._brought = np.zeros((len(_GIVEN) + len(_CARRIED), max_num_seqs), np.int32)
@@ -220,13 +232,13 @@ class RequestTable(Rows):
         A window that yields counts as none.
         """
         # Slots are never out of bounds, and numpy wraps sooner than it checks.
-        rows = Rows(*self._scheduled_columns.take(slots, axis=1, mode="wrap"))
+        rows = Rows(slots, *self._scheduled_columns.take(slots, axis=1, mode="wrap"))
         rows.window_end *= 1 - rows.yields
         return rows
 
     def gather_counters(self, slots: SlotArray) -> Counters:
         """Returns the columns that plans and results move, of some slots."""
-        return Counters(*self._counters.take(slots, axis=1, mode="wrap"))
+        return Counters(slots, *self._counters.take(slots, axis=1, mode="wrap"))
 
     def request(self, slot: int) -> Request:
         """Returns the request in a slot; raises LookupError if it is free."""

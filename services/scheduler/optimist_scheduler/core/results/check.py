@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,16 @@ if IS_COMPILED:
     from optimist_aligner.native import fits_plan
 
 WRONG = "the worker's result is wrong: "
+
+
+_EMPTY = {
+    **dict.fromkeys(("num_emitted_tokens", "num_drafted_tokens", "num_accepted_tokens"), 0),
+    **dict.fromkeys(("num_form_drafted_tokens", "num_form_accepted_tokens"), 0),
+    "draft_sources": TARGET,
+    "window_nodes": NO_POSITION,
+    "draft_positions": NO_POSITION,
+}
+"""What columns have where a row brought nothing."""
 
 
 class ResultError(ValueError):
@@ -63,18 +73,6 @@ class DraftNodes(NamedTuple):
             None if first is None else first[chosen],
             positions[chosen.repeat(num_accepted)],
         )
-
-
-def find_step(state: SchedulerState, result: StepResult) -> Plan:
-    """Returns the plan that a result is of: the oldest in flight.
-
-    Raises:
-        ResultError: It is not the next one. A stream brings all results, each once and in order.
-    """
-    step = next(iter(state.in_flight), None)
-    if step is None or result.sequence != step.sequence:
-        raise ResultError(f"sequence: {result.sequence} is not the next one")
-    return step
 
 
 def check_result(
@@ -250,22 +248,16 @@ def _leave_out(
     wrong = list(faults)
     stays[wrong] = False
     errors = {int(step.slots[row]): WRONG + fault for row, fault in faults.items()} | result.errors
-
-    def keep(column: Int32Array, empty: int = 0) -> Int32Array:
-        return np.where(stays, column, np.int32(empty)) if len(column) == len(stays) else column
-
+    columns: dict[str, Any] = {
+        name: np.where(stays, column, np.int32(empty))
+        for name, empty in _EMPTY.items()
+        if len(column := getattr(result, name))
+    }
     return replace(
         result,
-        num_emitted_tokens=keep(result.num_emitted_tokens),
+        **columns,
         token_ids=result.token_ids[stays.repeat(result.num_emitted_tokens)],
-        num_drafted_tokens=keep(result.num_drafted_tokens),
-        num_accepted_tokens=keep(result.num_accepted_tokens),
-        draft_sources=keep(result.draft_sources),
-        window_nodes=keep(result.window_nodes, NO_POSITION),
         accepted_nodes=_keep_nodes(state, result, stays, wrong),
-        draft_positions=keep(result.draft_positions, NO_POSITION),
-        num_form_drafted_tokens=keep(result.num_form_drafted_tokens),
-        num_form_accepted_tokens=keep(result.num_form_accepted_tokens),
         errors=errors,
         logprobs={slot: each for slot, each in result.logprobs.items() if slot not in errors},
     )

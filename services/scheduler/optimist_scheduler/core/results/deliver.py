@@ -1,25 +1,23 @@
-"""What a step brings to the owners of requests: tokens, reports, and ends with their accounts."""
+"""What a step brings to the owners of requests, and what proposers are sent of it."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.drafts import PREDICTION, TARGET
+from optimist_common.drafts import PREDICTION
 from optimist_scheduler.core.base.values import (
     NO_OUTPUTS,
     BoolArray,
-    Ended,
-    Finished,
     FinishReason,
     Int64Array,
     ReportedLogprobs,
     ReportedPositions,
     StepOutputs,
 )
-from optimist_scheduler.core.requests.account import num_rejected_tokens
+from optimist_scheduler.core.requests.ends import finish
 from optimist_scheduler.core.requests.following import find_interval, is_due
 from optimist_scheduler.core.requests.plan import Plan, StepResult
-from optimist_scheduler.core.requests.request import NO_SLOT, Request
+from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.results.tokens import NewTokens
 
@@ -150,40 +148,3 @@ def _find_earlier(state: SchedulerState, new: NewTokens, rows: Int64Array) -> di
         int(rows[each]): table.token_ids[slots[each], begins[each] : ends[each]].tolist()
         for each in np.flatnonzero(begins < ends).tolist()
     }
-
-
-def finish(
-    state: SchedulerState, request: Request, reason: FinishReason, message: str = ""
-) -> Ended:
-    """Ends a request and returns its account."""
-    end = find_end(state, request, reason, message)
-    state.end(request)
-    return end
-
-
-def find_end(state: SchedulerState, request: Request, reason: FinishReason, message: str) -> Ended:
-    """Returns the account of a request whose state is of no use any more, or ends with it."""
-    num_tokens = len(request.token_ids)
-    if request.slot != NO_SLOT:
-        state.accounts.close(request.slot, request)
-        state.table.update(request)
-        num_tokens = int(state.table.num_tokens[request.slot])
-    return make_end(request, num_tokens, reason, message)
-
-
-def make_end(request: Request, num_tokens: int, reason: FinishReason, message: str) -> Ended:
-    """Returns the account of a request that is over, `num_tokens` long."""
-    by_source = list(request.num_accepted_by_source)
-    num_before = request.num_prompt_tokens + request.num_given_tokens
-    by_source[TARGET] = num_tokens - num_before - sum(by_source)
-    finished = Finished(
-        reason,
-        message,
-        by_source[PREDICTION],
-        num_rejected_tokens(request),
-        request.num_passes,
-        tuple(by_source),
-        request.num_drafted_tokens,
-        request.num_cached_tokens or 0,
-    )
-    return Ended(request.owner, request.handle, request.request_id, finished)

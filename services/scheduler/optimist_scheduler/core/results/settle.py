@@ -16,7 +16,7 @@ from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED,
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
 from optimist_scheduler.core.requests.table import Counters, SlotStatus
-from optimist_scheduler.core.results.check import check_result, find_step
+from optimist_scheduler.core.results.check import ResultError, check_result
 from optimist_scheduler.core.results.deliver import build_outputs, report_logprobs, report_positions
 from optimist_scheduler.core.results.tokens import NewTokens, find_new_tokens, follow_windows, keep
 from optimist_scheduler.core.windows.window import NO_WINDOW
@@ -35,7 +35,10 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs:
     Raises:
         ResultError: The result cannot be read as the next one; nothing was changed.
     """
-    step = find_step(state, result)
+    step = next(iter(state.in_flight), None)
+    # A stream brings all results, each once and in order.
+    if step is None or result.sequence != step.sequence:
+        raise ResultError(f"sequence: {result.sequence} is not the next one")
     # Also if the result is refused: once more, the same windows change nothing.
     _set_worker_windows(state, step)
     alive = _find_alive(state, step)
@@ -110,15 +113,15 @@ def _take_errors(
 
 def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
     """Learns how well the worker's drafter does."""
-    if state.config.drafter is None:
+    if (drafter := state.widths.drafter) is None:
         return
-    rows = new.draft_sources == int(state.config.drafter.source)
+    rows = new.draft_sources == int(drafter.shape.source)
     if np.count_nonzero(rows):
         drafted, accepted = (
             new.num_base_drafted_tokens[rows],
             new.num_base_accepted_tokens[rows],
         )
-        state.widths.observe_drafter(new.slots[rows], drafted, accepted)
+        drafter.observe(new.slots[rows], drafted, accepted)
 
 
 def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
@@ -151,7 +154,9 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     num_prompt_tokens = int(np.add.reduce(step.num_known_tokens - step.emits))
     expected_ns = costs.cost_of(result.num_tokens - num_prompt_tokens)
     num_tokens = step.num_known_tokens + result.num_drafted_tokens
-    state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
+    state.costs.learn(
+        state.table.num_computed_tokens.take(step.slots), num_tokens, result.num_tokens, pass_ns
+    )
     if result.num_tokens and result.step_ns:
         _learn_pace(state, step, result)
     if state.config.drafter is not None:
@@ -159,8 +164,8 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
         drafted = result.num_base_drafted_tokens[is_drafters]
         if len(drafted):
             deepest = int(state.config.drafter.count_levels(drafted).max())
-            expected_ns += state.drafter_costs.cost_of(deepest)
-            state.drafter_costs.observe(deepest, result.draft_ns)
+            expected_ns += state.costs.drafter.cost_of(deepest)
+            state.costs.drafter.observe(deepest, result.draft_ns)
     if num_rows := int(np.count_nonzero(result.num_emitted_tokens)):
         num_plain = num_rows * expected_ns / costs.cost_of(num_rows)
         state.widths.observe_pass(len(result.token_ids), num_plain)
@@ -190,9 +195,9 @@ def _learn_pace(state: SchedulerState, step: Plan, result: StepResult) -> None:
 
 def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
     """Returns whether any of the slots has something to draft from, or may come to have it."""
-    table = state.table
+    table, drafter = state.table, state.widths.drafter
     return bool(
-        state.widths.may_use_drafter(slots)
+        (drafter is not None and drafter.may_serve(slots))
         or np.count_nonzero(table.window_end.take(slots))
         or np.count_nonzero(table.form_width.take(slots))
         or np.count_nonzero(table.gain.take(slots) >= LEAST_GAIN)

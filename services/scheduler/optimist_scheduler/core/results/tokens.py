@@ -1,6 +1,7 @@
 """The tokens that a result brings: cut where requests end, counted, compared with windows."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -60,20 +61,20 @@ def find_new_tokens(
     nodes: DraftNodes,
 ) -> NewTokens:
     """Returns the tokens of the requests that are not over, cut where the requests end."""
-    slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
-    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
-    of_base = result.num_base_drafted_tokens, result.num_base_accepted_tokens
-    sources, starts, max_lengths = result.draft_sources, rows.num_tokens, rows.max_length
+    counts, accepted = result.num_emitted_tokens, result.num_accepted_tokens
+    token_ids = result.token_ids
+    columns: list[Any] = [step.slots, rows.num_tokens, counts, result.num_drafted_tokens, accepted]
+    columns += [result.num_base_drafted_tokens, result.num_base_accepted_tokens]
+    columns += [result.draft_sources, rows.max_length]
     if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
         gets = alive & (counts > 0)
         token_ids = token_ids[gets.repeat(counts)]
         nodes = nodes.select(gets, accepted)
         chosen = gets.nonzero()[0]
-        slots, starts, max_lengths = slots.take(chosen), starts.take(chosen), max_lengths[chosen]
-        counts, drafted = counts.take(chosen), drafted.take(chosen)
-        accepted, sources = accepted.take(chosen), sources.take(chosen)
-        of_base = of_base[0].take(chosen), of_base[1].take(chosen)
-    new = NewTokens(slots, starts, counts, drafted, accepted, *of_base, sources, nodes, token_ids)
+        columns = [column.take(chosen) for column in columns]
+    *columns, max_lengths = columns
+    columns += [nodes, token_ids]
+    new = NewTokens(*columns)
     _cut_at_stops(state, new)
     new.ends = new.starts + new.num_tokens
     is_full = new.ends >= max_lengths

@@ -81,29 +81,24 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     windows = state.table.windows
     num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
     if state.widths.counts_costs:
-        chances = _estimate_chances(state, slots, rows, num_drafts)
+        chances = _estimate_chances(state, rows, num_drafts)
     else:
         chances = np.power(state.widths.windows.rate(slots), num_drafts)
-    assumed = rows.num_tokens + rows.num_output_placeholders
+    assumed = rows.assumed_length
     if windows.num_trees:
-        emitted = rows.num_tokens + rows.num_emits_in_flight
-        assumed = np.where(windows.is_tree[slots], emitted, assumed)
+        assumed = np.where(windows.is_tree[slots], rows.least_length, assumed)
     will_draft = rows.window_end > assumed
     waits = (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
     return np.where(waits, 0.0, chances)
 
 
-def _estimate_chances(
-    state: SchedulerState, slots: SlotArray, rows: Rows, num_drafts: Int32Array
-) -> FloatArray:
+def _estimate_chances(state: SchedulerState, rows: Rows, num_drafts: Int32Array) -> FloatArray:
     """Returns how likely what is in flight is accepted, by what windows say [num_rows]."""
-    windows = state.table.windows
+    windows, slots, scales = state.table.windows, rows.slots, state.widths.windows.scales
     # Of a tree, what is in flight leads to its likeliest path's end at most.
     inside = np.maximum(np.minimum(rows.window_end - rows.num_tokens, num_drafts), 0)
     cells, hazards = windows.cells(slots, rows.num_tokens), windows.hazards_before
-    estimated = (hazards.take(cells + inside) - hazards.take(cells)) * state.widths.windows.scales[
-        slots
-    ]
+    estimated = (hazards.take(cells + inside) - hazards.take(cells)) * scales[slots]
     chances: FloatArray = np.exp(-estimated)
     is_unknown = inside < num_drafts
     if is_unknown.any():
@@ -200,7 +195,7 @@ def _advance(
     table = state.table
     rows = table.gather_counters(slots)
     computed, placeholders = rows.num_computed_tokens, rows.num_output_placeholders
-    emits: Int32Array = (computed + known == rows.num_tokens + placeholders).astype(np.int32)
+    emits: Int32Array = (computed + known == rows.assumed_length).astype(np.int32)
     num_planned = known + drafts
     table.num_computed_tokens[slots] = computed + num_planned
     table.num_in_flight_tokens[slots] = rows.num_in_flight_tokens + num_planned

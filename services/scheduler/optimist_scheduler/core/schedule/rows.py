@@ -55,13 +55,13 @@ def plan_rows(
 ) -> PlannedRows | None:
     """Plans running rows; None if the free blocks do not hold their known tokens."""
     rows = state.table.gather(slots)
-    known, drafts, num_tokens, shares = _share_budget(state, slots, rows, budget, candidates)
+    known, drafts, num_tokens, shares = _share_budget(state, rows, budget, candidates)
     end = rows.num_computed_tokens + known
-    num_new = _lacking_blocks(state, slots, rows, end + drafts)
+    num_new = _lacking_blocks(state, rows, end + drafts)
     num_blocks = int(np.add.reduce(num_new))
     if num_blocks <= num_free:
         return PlannedRows(slots, known, drafts, num_new, num_tokens, num_blocks, shares=shares)
-    num_new = _lacking_blocks(state, slots, rows, end)
+    num_new = _lacking_blocks(state, rows, end)
     num_free -= int(num_new.sum())
     if num_free < 0:
         return None
@@ -89,26 +89,23 @@ def count_needed_blocks(state: SchedulerState) -> Int32Array:
 def _need_of_known_tokens(state: SchedulerState, slots: SlotArray) -> tuple[Int32Array, Int32Array]:
     """Returns the known tokens of each slot, and the blocks that it lacks to hold them."""
     rows = state.table.gather(slots)
-    known, *_ = _share_budget(state, slots, rows, state.config.max_num_batched_tokens, ())
-    return known, _lacking_blocks(state, slots, rows, rows.num_computed_tokens + known)
+    known, *_ = _share_budget(state, rows, state.config.max_num_batched_tokens, ())
+    return known, _lacking_blocks(state, rows, rows.num_computed_tokens + known)
 
 
 def _share_budget(
-    state: SchedulerState,
-    slots: SlotArray,
-    rows: Rows,
-    budget: int,
-    candidates: Sequence[Admission],
+    state: SchedulerState, rows: Rows, budget: int, candidates: Sequence[Admission]
 ) -> tuple[Int32Array, Int32Array, int, list[int]]:
     """Returns known tokens and drafts per row, their sum, and known tokens per candidate.
 
     Each row gets one known token. Prompts, those of candidates too, share `prefill_share` of the
     rest and what drafts leave of it, see `share_prompts`; drafts get what prompts leave.
     """
-    left = rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens
+    assumed = rows.assumed_length
+    left = assumed - rows.num_computed_tokens
     total = int(np.add.reduce(left))
-    drafts = _choose_drafts(state, slots, rows, left, total, budget)
-    runs = _find_rows_to_run(state, slots, rows)
+    drafts = _choose_drafts(state, rows, assumed, left, total, budget)
+    runs = _find_rows_to_run(state, rows)
     if np.count_nonzero(runs) < len(runs):
         left, drafts = left * runs, drafts * runs
         total = int(np.add.reduce(left))
@@ -122,7 +119,7 @@ def _share_budget(
     more = left - first
     quota = max(int(state.config.prefill_share * extra), extra - num_drafts)
     prompts = more.nonzero()[0]
-    requests = [state.table.request(slot) for slot in slots[prompts].tolist()]
+    requests = [state.table.request(slot) for slot in rows.slots[prompts].tolist()]
     requests += [candidate.request for candidate in candidates]
     granted = share_prompts(
         quota, [request.order for request in requests], [*more[prompts].tolist(), *shares]
@@ -139,46 +136,110 @@ def _share_budget(
 
 
 def _choose_drafts(
-    state: SchedulerState, slots: SlotArray, rows: Rows, left: Int32Array, total: int, budget: int
+    state: SchedulerState,
+    rows: Rows,
+    assumed: Int32Array,
+    left: Int32Array,
+    total: int,
+    budget: int,
 ) -> Int32Array:
     """Returns the drafts that rows would have in a pass with room for them [num_rows].
 
-    `left` are their known tokens that are not computed, `total` all of these together.
+    `assumed` are their lengths, `left` their known tokens that are not computed, `total` all of
+    these together.
     """
-    assumed = rows.num_tokens + rows.num_output_placeholders
-    windows, drafts = state.table.windows, np.zeros(len(left), np.int32)
+    # Below 0 where what is in flight may already reach the length limit.
+    room = rows.max_length - 1 - assumed
+    # Not beside the end of a prompt, see `DraftWidths.first`.
+    is_decoding = left <= 1
+    drafts = _choose_of_windows(state, rows, assumed, room, is_decoding, total)
+    has_forms = np.count_nonzero(rows.form_width) > 0
+    if state.config.drafter is None and not has_forms:
+        return drafts
+    room = np.maximum(room, 0)
+    has_window = (rows.window_end > assumed) | (drafts > 0)
+    most = np.zeros_like(drafts)
+    if has_forms:
+        most = _find_most_of_form(state, rows.form_width * (is_decoding & ~has_window), total)
+        beside = np.minimum(rows.form_width, state.config.form_beside) * is_decoding
+        limits = np.minimum(state.widths.limits.take(rows.slots), room)
+    num_left = budget - total - int(np.add.reduce(drafts))
+    made = _share_made(state, rows, most, room, has_window, num_left)
+    if has_forms:
+        drafts = np.minimum(drafts + beside, np.maximum(limits, drafts))
+    return np.where(has_window, drafts, made)
+
+
+def _choose_of_windows(
+    state: SchedulerState,
+    rows: Rows,
+    assumed: Int32Array,
+    room: Int32Array,
+    is_decoding: BoolArray,
+    total: int,
+) -> Int32Array:
+    """Returns the drafts that rows have from their windows, and that pay [num_rows]."""
+    windows, slots, drafts = state.table.windows, rows.slots, np.zeros(len(room), np.int32)
     if np.count_nonzero(rows.window_end):
-        # What is in flight may already reach the length limit.
-        ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
+        ahead = np.minimum(rows.window_end - assumed, room)
         drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
     if windows.num_trees:
-        drafts = _take_trees(state, slots, rows, drafts)
-    if state.widths.counts_costs and np.count_nonzero(drafts):
-        # Not beside the end of a prompt, see `DraftWidths.first`.
-        most = drafts * (left <= 1)
-        drafts = state.widths.choose_paying(
-            slots,
-            total,
-            most,
-            lambda hazards: windows.planes.count_worth(slots, assumed, most, hazards),
-            assumed,
-            windows.find_first_hazards(slots, assumed),
+        # The worker drafts from where a row really is, which of a tree is not far after where it
+        # was: most of what is in flight are nodes side by side.
+        least = rows.least_length
+        ahead = (rows.window_end - least + windows.num_side_nodes[slots]) * (
+            rows.window_end > least
         )
-    has_forms = np.count_nonzero(rows.form_width) > 0
-    if state.config.drafter is not None or has_forms:
-        has_window = (rows.window_end > assumed) | (drafts > 0)
-        num_left = budget - total - int(np.add.reduce(drafts))
-        of_form = np.zeros_like(drafts)
-        if has_forms:
-            of_form = _find_most_of_form(state, rows, left, total, has_window)
-        made = _share_made(state, slots, rows, of_form, has_window, num_left)
-        if has_forms:
-            beside = np.minimum(rows.form_width, state.config.form_beside) * (left <= 1)
-            room = np.maximum(rows.max_length - 1 - assumed, 0)
-            most = np.minimum(state.widths.limits.take(slots), room)
-            drafts = np.minimum(drafts + beside, np.maximum(most, drafts))
-        drafts = np.where(has_window, drafts, made)
-    return drafts
+        of_trees = np.minimum(np.maximum(np.minimum(ahead, room), 0), rows.draft_width)
+        drafts = np.where(windows.is_tree[slots], of_trees, drafts)
+    if not state.widths.counts_costs or not np.count_nonzero(drafts):
+        return drafts
+    most = drafts * is_decoding
+    return state.widths.choose_paying(
+        slots,
+        total,
+        most,
+        lambda hazards: windows.planes.count_worth(slots, assumed, most, hazards),
+        assumed,
+        windows.find_first_hazards(slots, assumed),
+    )
+
+
+def _find_most_of_form(state: SchedulerState, most: Int32Array, total: int) -> Int32Array:
+    """Returns the drafts that may come from the form of each row's answer [num_rows].
+
+    `most` are there; a pass has `total` tokens without drafts.
+    """
+    num_drafts = int(np.add.reduce(most))
+    if not state.config.pads_passes or not num_drafts:
+        return most
+    # They take their time whether they are made or not: at most that of a token of each row.
+    threshold = state.widths.find_threshold(len(most), total, num_drafts)
+    return most * np.int32(threshold * num_drafts <= np.count_nonzero(most))
+
+
+def _share_made(
+    state: SchedulerState,
+    rows: Rows,
+    most: Int32Array,
+    room: Int32Array,
+    has_window: BoolArray,
+    num_left: int,
+) -> Int32Array:
+    """Returns the drafts that the worker itself may make for each row [num_rows].
+
+    They go on from where the row really is, whatever is in flight. `most` may come from the form of
+    its answer; `num_left` tokens of the pass are left for all of them.
+    """
+    width: Int32Array = np.minimum(room, rows.drafter_width)
+    drafter = state.config.drafter
+    # Only those that are likely are made: more than are expected may be allowed.
+    if drafter is not None and state.config.looks_up_selectively:
+        looked_up = np.minimum(width * SELECTIVE_FACTOR, state.widths.limits.take(rows.slots))
+        most = np.maximum(most, np.minimum(looked_up, drafter.max_tokens) * ~has_window)
+    if num_rows := int(np.count_nonzero(most)):
+        width = np.maximum(width, np.minimum(np.minimum(most, num_left // num_rows), room))
+    return width
 
 
 def share_prompts(
@@ -205,79 +266,21 @@ def share_prompts(
     return granted
 
 
-def _find_most_of_form(
-    state: SchedulerState, rows: Rows, left: Int32Array, total: int, has_window: BoolArray
-) -> Int32Array:
-    """Returns the drafts that may come from the form of each row's answer [num_rows]."""
-    # Not beside the end of a prompt, see `DraftWidths.first`.
-    most: Int32Array = rows.form_width * ((left <= 1) & ~has_window)
-    num_drafts = int(np.add.reduce(most))
-    if not state.config.pads_passes or not num_drafts:
-        return most
-    # They take their time whether they are made or not: at most that of a token of each row.
-    threshold = state.widths.find_threshold(len(left), total, num_drafts)
-    return most * np.int32(threshold * num_drafts <= np.count_nonzero(most))
-
-
-def _share_made(
-    state: SchedulerState,
-    slots: SlotArray,
-    rows: Rows,
-    most: Int32Array,
-    has_window: BoolArray,
-    num_left: int,
-) -> Int32Array:
-    """Returns the drafts that the worker itself may make for each row [num_rows].
-
-    `most` may come from the form of its answer.
-    """
-    # They go on from where the row really is, whatever is in flight.
-    room = np.maximum(rows.max_length - 1 - rows.num_tokens - rows.num_output_placeholders, 0)
-    width: Int32Array = np.minimum(room, rows.drafter_width)
-    drafter = state.config.drafter
-    # Only those that are likely are made: more than are expected may be allowed.
-    if drafter is not None and state.config.looks_up_selectively:
-        looked_up = np.minimum(width * SELECTIVE_FACTOR, state.widths.limits.take(slots))
-        most = np.maximum(most, np.minimum(looked_up, drafter.max_tokens) * ~has_window)
-    if num_rows := int(np.count_nonzero(most)):
-        width = np.maximum(width, np.minimum(np.minimum(most, num_left // num_rows), room))
-    return width
-
-
-def _take_trees(
-    state: SchedulerState, slots: SlotArray, rows: Rows, drafts: Int32Array
-) -> Int32Array:
-    """Returns the drafts of rows, of trees as many as they have nodes at most.
-
-    The worker drafts from where a row really is, which of a tree is not far after where it was:
-    most of what is in flight are nodes side by side.
-    """
-    windows = state.table.windows
-    least = rows.num_tokens + rows.num_emits_in_flight
-    left = (rows.window_end - least + windows.num_side_nodes[slots]) * (rows.window_end > least)
-    room = rows.max_length - 1 - rows.num_tokens - rows.num_output_placeholders
-    of_trees = np.minimum(np.maximum(np.minimum(left, room), 0), rows.draft_width)
-    return np.where(windows.is_tree[slots], of_trees, drafts)
-
-
-def _find_rows_to_run(state: SchedulerState, slots: SlotArray, rows: Rows) -> BoolArray:
-    # Each plan in flight that emits brings at least one token.
-    runs: BoolArray = rows.num_tokens + rows.num_emits_in_flight < rows.max_length
+def _find_rows_to_run(state: SchedulerState, rows: Rows) -> BoolArray:
+    runs: BoolArray = rows.least_length < rows.max_length
     num_stages = state.config.num_pipeline_stages
     if num_stages > 1:
         # A request is in one stage at a time, and each stage gets its part of the requests.
-        runs &= rows.num_plans_in_flight - np.isin(slots, state.settling) <= 0
+        runs &= rows.num_plans_in_flight - np.isin(rows.slots, state.settling) <= 0
         runs &= np.cumsum(runs) <= -(-len(state.running) // num_stages)
     return runs
 
 
-def _lacking_blocks(
-    state: SchedulerState, slots: SlotArray, rows: Rows, lengths: Int32Array
-) -> Int32Array:
-    """Returns how many blocks each slot lacks to hold `lengths` tokens, or its longest."""
+def _lacking_blocks(state: SchedulerState, rows: Rows, lengths: Int32Array) -> Int32Array:
+    """Returns how many blocks each row lacks to hold `lengths` tokens, or its longest."""
     block_size = state.config.block_size
     wanted = (np.minimum(lengths, rows.max_length) + (block_size - 1)) // block_size
-    lacking: Int32Array = np.maximum(wanted - state.blocks.num_blocks.take(slots), 0)
+    lacking: Int32Array = np.maximum(wanted - state.blocks.num_blocks.take(rows.slots), 0)
     return lacking
 
 

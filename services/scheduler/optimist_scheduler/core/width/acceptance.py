@@ -1,4 +1,4 @@
-"""How often drafts come true, learned on line by slot: of the worker's drafter, and of windows.
+"""How often drafts come true, learned on line by slot: those of the drafter and of windows.
 
 A hazard is minus the logarithm of a chance, given what comes before: hazards along a path add up.
 """
@@ -19,8 +19,8 @@ from optimist_scheduler.core.base.values import (
 )
 from optimist_scheduler.core.windows.window import MAX_NODES, PRIOR_HAZARD
 
-DRAFTER_PRIOR = 0.7
-"""Agreement that a drafter is trusted with before it has drafted anything."""
+DRAFTER_HAZARD = -math.log(0.7)
+"""Of a level of a drafter, before any was examined."""
 PRIOR_TOKENS = 16.0
 """How many examined drafts that trust weighs."""
 MEMORY_TOKENS = 64.0
@@ -37,7 +37,6 @@ MIN_HAZARD = 1 / 1024
 """No row is taken to be certain."""
 MOST_COMMON_SCALE = 256.0
 """By which windows of new rows may be doubted, or believed, at most."""
-_FADING = np.float32(-1 / MEMORY_TOKENS)
 _KEPT = np.exp(np.arange(MAX_NODES + 2, dtype=np.float32) / np.float32(-MEMORY_TOKENS))
 """What is left of counts after so many examined tokens of a window."""
 
@@ -85,51 +84,17 @@ def expected_accepted(rate: npt.ArrayLike, num_drafts: npt.ArrayLike) -> FloatAr
     return np.asarray(chance / (1 - chance) * chain)
 
 
-class Acceptance:
-    """Decayed counts of examined and of agreeing drafts per slot [max_num_seqs].
-
-    Their ratio estimates the chance that a draft agrees, given that those before it did. A new row
-    starts with counts of `PRIOR_TOKENS` drafts, which decay like any: one rejection costs little,
-    a run of them brings the rate down to what is observed.
-    """
-
-    def __init__(self, max_num_seqs: int, prior: float) -> None:
-        """Starts with empty slots; `prior` is the first rate, before anything was observed."""
-        self._examined = np.full(max_num_seqs, PRIOR_TOKENS, np.float32)
-        self._agreed = np.full(max_num_seqs, PRIOR_TOKENS * prior, np.float32)
-        self._all_examined, self._all_agreed = PRIOR_TOKENS, PRIOR_TOKENS * prior
-
-    def reset(self, slot: int) -> None:
-        """Begins with what all rows have had of late."""
-        self._examined[slot] = PRIOR_TOKENS
-        self._agreed[slot] = PRIOR_TOKENS * (self._all_agreed / self._all_examined)
-
-    def observe(self, slots: SlotArray, agreed: Int32Array, examined: Int32Array) -> None:
-        """Counts drafts that agreed with the output, and those that were compared with it.
-
-        These are the ones that agreed and the first that did not: what comes after a rejected
-        draft says nothing. Each slot at most once [num_rows].
-        """
-        keep = np.exp(examined * _FADING, dtype=np.float32)
-        self._examined[slots] = self._examined[slots] * keep + examined
-        self._agreed[slots] = self._agreed[slots] * keep + agreed
-        if num_examined := int(examined.sum()):
-            kept = math.exp(-num_examined / COMMON_TOKENS)
-            self._all_examined = self._all_examined * kept + num_examined
-            self._all_agreed = self._all_agreed * kept + int(agreed.sum())
-
-    def rate(self, slots: SlotArray) -> Float32Array:
-        """Returns the chance that the next draft agrees, 0 to 1 [num_rows]."""
-        return self._agreed[slots] / self._examined[slots]
-
-
 class Calibration:
-    """How far the chances that windows say of tokens come true.
+    """How far the chances that are said of drafts come true.
 
-    Decayed counts per slot of examined and agreeing tokens, and of the hazard that windows said.
-    The share of tokens that agreed has a hazard too, and a row's scale is that one over the mean of
-    what was said: 1 for windows that say what is, more for those that promise too much. Hazards
-    times the scale are what is expected.
+    Decayed counts per slot of examined and agreeing tokens, and of the hazard that was said of
+    them. Examined are those that agreed with the output and the first that did not: what comes
+    after a rejected one says nothing. The share of tokens that agreed has a hazard too, and a row's
+    scale is that one over the mean of what was said: 1 for windows that say what is, more for those
+    that promise too much. Hazards times the scale are what is expected.
+
+    A new row starts with counts of `trust` tokens, which decay like any: one rejection costs
+    little, a run of them brings the rate down to what is observed.
     """
 
     def __init__(self, max_num_seqs: int, trust: float, hazard: float) -> None:
@@ -163,7 +128,7 @@ class Calibration:
     def observe(
         self, slots: SlotArray, agreed: Int32Array, examined: Int32Array, estimated: Float32Array
     ) -> None:
-        """Counts tokens as `Acceptance.observe` does, and their hazards; doubts count at once."""
+        """Counts tokens, each slot at most once [num_rows]; doubts count at once."""
         new = np.empty((3, len(slots)), np.float32)
         new[0], new[1], new[2] = examined, agreed, estimated
         counts = self._counts.take(slots, axis=1)
@@ -182,6 +147,10 @@ class Calibration:
     def refresh(self, slots: SlotArray) -> None:
         """Sets the scales of slots to what is known of them now."""
         self.scales[slots] = self.weigh(slots)[1]
+
+    def rate(self, slots: SlotArray) -> Float32Array:
+        """Returns the chance that the next token agrees, 0 to 1 [num_rows]."""
+        return self.weigh(slots)[0]
 
     def weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
         """Returns the chance that a token agrees, in the mean of those examined, and scales.
@@ -232,7 +201,7 @@ class WindowCalibration:
 
     def rate(self, slots: SlotArray) -> Float32Array:
         """Returns the chance that a token agrees of which windows are sure [num_rows]."""
-        return self._sure.weigh(slots)[0]
+        return self._sure.rate(slots)
 
     def observe(
         self,

@@ -29,41 +29,6 @@ LEAST_SAVED = 0.001
 """Share of the drafter's time that a smaller largest level has to save to be tried."""
 
 
-class KeyCosts(NamedTuple):
-    """What keys in memory add to a pass, measured by the worker, in nanoseconds; 0 if it has not.
-
-    Attention takes the longer the longer the rows are.
-    """
-
-    row_ns: float = 0.0
-    """Of each key of a row."""
-    token_ns: float = 0.0
-    """Of each key and each token of the row after its first."""
-
-    def __bool__(self) -> bool:
-        """Returns whether keys cost anything."""
-        return self.row_ns > 0 or self.token_ns > 0
-
-    def time(self, num_computed: Int32Array, num_tokens: Int32Array) -> float:
-        """Returns what keys have added to a pass, in nanoseconds.
-
-        Its rows have so many keys after it, and so many tokens in it, which see half of each other
-        in the mean [num_rows].
-        """
-        lengths = np.maximum(num_computed - num_tokens / 2, 0)
-        return float((lengths * (self.row_ns + self.token_ns * (num_tokens - 1))).sum())
-
-    def curve(self, plain: CostCurve, lengths: Int32Array) -> CostCurve:
-        """Returns what passes of rows of some lengths take, their drafts shared out evenly."""
-        if not self or not len(lengths):
-            return plain
-        further = self.token_ns * float(lengths.mean())
-        return plain.with_line(self.row_ns * float(lengths.sum()) - further * len(lengths), further)
-
-
-NO_KEY_COSTS = KeyCosts()
-
-
 class Thresholds:
     """From which chance on drafts pay, by the time that they take and what it brings otherwise.
 

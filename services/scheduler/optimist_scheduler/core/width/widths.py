@@ -9,11 +9,13 @@ import numpy as np
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array, SlotArray
 from optimist_scheduler.core.width.acceptance import (
-    DRAFTER_PRIOR,
-    Acceptance,
+    DRAFTER_HAZARD,
+    PRIOR_TOKENS,
+    Calibration,
     Drafter,
     WindowCalibration,
 )
+from optimist_scheduler.core.width.costs import PassCosts
 from optimist_scheduler.core.width.goodput import (
     DrafterRows,
     Thresholds,
@@ -33,34 +35,100 @@ PROBE_LOSS = 0.01
 """Share of the time that probes of the drafter may take."""
 
 
+class DrafterLevels:
+    """How many levels the worker's drafter drafts for each row: of a tree, one node of each counts.
+
+    What is learned of it is learned by level, too.
+    """
+
+    def __init__(self, shape: Drafter, max_num_seqs: int) -> None:
+        self.shape = shape
+        self.limits = np.zeros(max_num_seqs, np.int32)
+        """Most levels of each request [max_num_seqs]."""
+        self.acceptance = Calibration(max_num_seqs, PRIOR_TOKENS, DRAFTER_HAZARD)
+        """How often they are accepted."""
+        self.is_probed = np.zeros(max_num_seqs, np.bool_)
+        """Rows that draft a level to find out, since the last choice [max_num_seqs]."""
+        self._first = shape.max_depth
+
+    def admit(self, slot: int, limit: int, *, uses_lookup: bool) -> None:
+        """Starts a request that may have up to `limit` drafts a pass, not from every drafter."""
+        self.limits[slot] = self._find_most(limit, uses_lookup=uses_lookup)
+        self.acceptance.reset(slot)
+
+    def first(self, limit: int, *, uses_lookup: bool) -> int:
+        """Returns how many drafts such a request begins with."""
+        levels = min(self._first, self._find_most(limit, uses_lookup=uses_lookup))
+        return min(limit, int(self.shape.count_tokens(levels)))
+
+    def _find_most(self, limit: int, *, uses_lookup: bool) -> int:
+        """Returns the most levels of a request; a part of one is one."""
+        if self.shape.is_lookup and not uses_lookup:
+            return 0
+        levels = -(-limit * self.shape.max_depth // self.shape.max_tokens)
+        return min(levels, self.shape.max_depth)
+
+    def may_serve(self, slots: SlotArray) -> bool:
+        """Returns whether the drafter may draft for any of some slots."""
+        return bool(np.count_nonzero(self.limits.take(slots)))
+
+    def observe(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
+        """Learns from the rows of a settled step that the drafter drafted for.
+
+        What of a tree was accepted and the level after it were examined.
+        """
+        levels = np.maximum(self.shape.count_levels(drafted), accepted)
+        examined = np.minimum(accepted + 1, levels)
+        self.acceptance.observe(slots, accepted, examined, examined * np.float32(DRAFTER_HAZARD))
+
+    def find_rows(self, slots: SlotArray, curve: CostCurve) -> DrafterRows:
+        """Returns what a choice of levels has to know, by the time that the drafter takes."""
+        rates, limits = self.acceptance.rate(slots), self.limits[slots]
+        return DrafterRows(rates, limits, self.shape.tokens_per_level, curve)
+
+    def choose(
+        self,
+        slots: SlotArray,
+        served: BoolArray,
+        rate: float,
+        base_tokens: int,
+        curve: CostCurve,
+        drafter_curve: CostCurve,
+        choice: int,
+    ) -> Int32Array:
+        """Chooses levels of rows, see `choose_levels`, and who is probed [num_rows]."""
+        rows = self.find_rows(slots, drafter_curve)
+        levels = choose_levels(rows, served, rate, base_tokens, curve)
+        of_served = levels[served & (rows.limits > 0)]
+        if len(of_served):
+            # Otherwise each new request would draft all it may until it is first looked at.
+            self._first = round(float(of_served.mean()))
+        is_probed = _find_probed(len(slots), base_tokens, curve, rows, choice)
+        self.is_probed[slots] = is_probed
+        return np.maximum(levels, np.minimum(rows.limits, is_probed))
+
+
 class DraftWidths:
     """By goodput, rows draft what brings more than its time (`goodput.py`); fixed: their limits.
 
-    Windows and the drafter are learned apart. Of the drafter, widths are levels: of a tree, one
-    node of a level at most is accepted.
+    Windows and the drafter are learned apart.
     """
 
     def __init__(
         self, policy: DraftWidthPolicy, max_num_seqs: int, drafter: Drafter | None = None
     ) -> None:
-        self._drafter = drafter
         self.counts_costs = policy == "goodput"
         """Whether chances and costs count."""
         self.limits = np.zeros(max_num_seqs, np.int32)
         """Most drafts of each request [max_num_seqs]."""
         self.windows = WindowCalibration(max_num_seqs)
         """How far windows are believed."""
+        self.drafter = None if drafter is None else DrafterLevels(drafter, max_num_seqs)
         self._num_passes, self._num_emitted, self._num_plain = 1, 1.0, 1.0
         """New tokens of a pass, and those that its rows would have in its time without drafts, in
         the mean of the last ones."""
         self._thresholds = Thresholds(CostCurve())
         """Since the last choice."""
-        self._level_limits = np.zeros(max_num_seqs, np.int32)
-        self.levels = Acceptance(max_num_seqs, DRAFTER_PRIOR)
-        """How often levels of the drafter are accepted."""
-        self._is_probed = np.zeros(max_num_seqs, np.bool_)
-        """Rows for which the drafter drafts a level to find out, since the last choice."""
-        self._first_levels = drafter.max_depth if drafter else 0
 
     def admit(self, slot: int, limit: int, *, uses_lookup: bool = True) -> int:
         """Starts a request that may have up to `limit` drafts a pass; 0 turns them off for it.
@@ -69,10 +137,10 @@ class DraftWidths:
         """
         self.limits[slot] = limit
         self.windows.reset(slot)
-        if self._drafter is not None:
-            self._level_limits[slot] = self._most_levels(limit, uses_lookup=uses_lookup)
-            self.levels.reset(slot)
-        return self._first_of_drafter(limit, uses_lookup=uses_lookup)
+        if self.drafter is None:
+            return 0
+        self.drafter.admit(slot, limit, uses_lookup=uses_lookup)
+        return self.drafter.first(limit, uses_lookup=uses_lookup)
 
     def first(self, limit: int, num_nodes: int, *, uses_lookup: bool, may_wait: bool) -> int:
         """Returns how much is drafted beside the end of a request's prompt.
@@ -80,19 +148,12 @@ class DraftWidths:
         By goodput only with a drafter with a model, where no step waits for a window: otherwise
         the next pass drafts the same, and knows the first token.
         """
-        has_model = self._drafter is not None and not self._drafter.is_lookup
+        has_model = self.drafter is not None and not self.drafter.shape.is_lookup
         if self.counts_costs and (num_nodes or may_wait or not has_model):
             return 0
-        if num_nodes:
+        if num_nodes or self.drafter is None:
             return min(limit, num_nodes)
-        return self._first_of_drafter(limit, uses_lookup=uses_lookup)
-
-    def _first_of_drafter(self, limit: int, *, uses_lookup: bool = True) -> int:
-        """Returns how much of the drafter such a request begins with; changes nothing."""
-        if self._drafter is None:
-            return 0
-        levels = min(self._first_levels, self._most_levels(limit, uses_lookup=uses_lookup))
-        return min(limit, int(self._drafter.count_tokens(levels)))
+        return self.drafter.first(limit, uses_lookup=uses_lookup)
 
     def choose_paying(
         self,
@@ -134,54 +195,38 @@ class DraftWidths:
         self._num_emitted += memory * (num_emitted - self._num_emitted)
         self._num_plain += memory * (num_plain - self._num_plain)
 
-    def observe_drafter(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
-        """Learns from the rows of a settled step that the drafter drafted for.
-
-        What of a tree was accepted and the level after it were examined.
-        """
-        if self._drafter is not None:
-            levels = np.maximum(self._drafter.count_levels(drafted), accepted)
-            self.levels.observe(slots, accepted, np.minimum(accepted + 1, levels))
-
     def choose(
         self,
         slots: SlotArray,
         drafting: BoolArray,
         base_tokens: int,
-        curve: CostCurve,
-        drafter_curve: CostCurve,
+        costs: PassCosts,
+        lengths: Int32Array,
         choice: int,
-        key_ns: float = 0.0,
-        mean_length: float = 0.0,
     ) -> Int32Array:
         """Takes what passes cost; returns the most drafts of the drafter per row [num_rows].
 
         Rows that are `drafting` have a window, and leave the drafter to the others. A pass has
-        `base_tokens` without drafts. The number of the choice decides who is probed.
+        `base_tokens` without drafts, and rows of some lengths. The number of the choice decides who
+        is probed.
         """
-        limits = self.limits[slots]
-        if not self.counts_costs:
-            return self._count_tokens(self._level_limits[slots], limits)
-        self.windows.refresh(slots)
-        self._thresholds = Thresholds(curve, key_ns, mean_length)
-        if not self.may_use_drafter(slots):
+        curve, limits, drafter = costs.of_rows(lengths), self.limits[slots], self.drafter
+        if self.counts_costs:
+            self.windows.refresh(slots)
+            mean_length = float(lengths.mean()) if len(lengths) else 0.0
+            self._thresholds = Thresholds(curve, costs.token_key_ns, mean_length)
+        if drafter is None or not drafter.may_serve(slots):
             return np.zeros_like(limits)
-        rows = self._find_drafter_rows(slots, self._level_limits[slots], drafter_curve)
-        rate = self._find_rate(len(slots))
-        levels = choose_levels(rows, ~drafting, rate, base_tokens, curve)
-        served = levels[~drafting & (rows.limits > 0)]
-        if len(served):
-            # Otherwise each new request would draft all it may until it is first looked at.
-            self._first_levels = round(float(served.mean()))
-        is_probed = _find_probed(len(slots), base_tokens, curve, rows, choice)
-        self._is_probed[slots] = is_probed
-        levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
-        return self._count_tokens(levels, limits)
+        levels = drafter.limits[slots]
+        if self.counts_costs:
+            rate = self._find_rate(len(slots))
+            arguments = rate, base_tokens, curve, costs.drafter, choice
+            levels = drafter.choose(slots, ~drafting, *arguments)
+        return np.minimum(drafter.shape.count_tokens(levels), limits)
 
     def choose_drafter(
         self,
         slots: SlotArray,
-        widths: Int32Array,
         has_window: BoolArray,
         hazards: Float32Array,
         curve: CostCurve,
@@ -189,46 +234,22 @@ class DraftWidths:
     ) -> tuple[Int32Array, BoolArray]:
         """Returns what a drafter with a model may draft for rows, and which windows yield to it.
 
-        `widths` are what it may draft at present, `num_rows` the rows of the next pass, those that
-        wait for a slot with them; see `goodput.choose_drafter` for the others.
+        `num_rows` are the rows of the next pass, those that wait for a slot with them; see
+        `goodput.choose_drafter` for the others.
         """
-        if self._drafter is None:
+        if self.drafter is None:
             raise ValueError("there is no drafter to choose for")
-        limits, threshold = self._drafter.count_levels(widths), 0.0
-        times = np.zeros(self._drafter.max_depth)
+        rows, threshold = self.drafter.find_rows(slots, curve), 0.0
+        times = np.zeros(self.drafter.shape.max_depth)
         if self.counts_costs:
-            limits = self._level_limits[slots]
             threshold = self.find_threshold(num_rows, num_rows, num_rows)
-            levels_ns = curve.cost(np.arange(1, self._drafter.max_depth + 1))
+            levels_ns = curve.cost(np.arange(1, self.drafter.shape.max_depth + 1))
             times = levels_ns * self._find_rate(num_rows)
-        rows = self._find_drafter_rows(slots, limits, curve)
         expected = self.windows.expect(slots, hazards)
         levels, yields = choose_drafter(rows, has_window, expected, threshold, times)
         if self.counts_costs:
-            levels = np.maximum(levels, np.minimum(limits, self._is_probed[slots]))
-        return self._count_tokens(levels, self.limits[slots]), yields
-
-    def may_use_drafter(self, slots: SlotArray) -> bool:
-        """Returns whether the drafter may draft for any of some slots."""
-        return self._drafter is not None and bool(np.count_nonzero(self._level_limits.take(slots)))
-
-    def _find_drafter_rows(
-        self, slots: SlotArray, limits: Int32Array, curve: CostCurve
-    ) -> DrafterRows:
-        weight = 1.0 if self._drafter is None else self._drafter.tokens_per_level
-        return DrafterRows(self.levels.rate(slots), limits, weight, curve)
-
-    def _most_levels(self, limit: int, *, uses_lookup: bool) -> int:
-        """Returns the levels of a request that may have `limit` drafts; a part of one is one."""
-        if self._drafter is None or (self._drafter.is_lookup and not uses_lookup):
-            return 0
-        shape = self._drafter
-        return min(-(-limit * shape.max_depth // shape.max_tokens), shape.max_depth)
-
-    def _count_tokens(self, levels: Int32Array, limits: Int32Array) -> Int32Array:
-        if self._drafter is None:
-            return np.zeros_like(limits)
-        return np.minimum(self._drafter.count_tokens(levels), limits)
+            levels = np.maximum(levels, np.minimum(rows.limits, self.drafter.is_probed[slots]))
+        return np.minimum(self.drafter.shape.count_tokens(levels), self.limits[slots]), yields
 
 
 def _find_probed(
