@@ -151,7 +151,7 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _make_worker(self) -> SimulatedWorker | TruthWorker:
         if self._truths:
-            return TruthWorker(self._truths, self._model.describe(), by_seed=True)
+            return TruthWorker(self._truths, self._model.describe())
         return SimulatedWorker(self._model)
 
     async def Describe(  # noqa: N802
