@@ -12,10 +12,7 @@ from optimist_bench.harness.virtual.stack import Load, Stack
 from optimist_bench.harness.virtual.timeline import Cores, Timeline
 from optimist_bench.never_worse.curves import Curve, find_time
 from optimist_common.columns import to_bytes
-from optimist_common.drafts import DraftSource
-from optimist_common.lookup import MOST_DRAFTS
 from optimist_scheduler.core.base.values import Ended, StepOutputs
-from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.settings import SchedulerSettings
 
 COSTS = VirtualSettings(load_token_us=0)
@@ -162,7 +159,7 @@ def _describe(run: Run) -> worker_pb2.DescribeResponse:
         max_model_len=_MAX_MODEL_LEN,
         num_blocks=run.rows * BLOCKS_PER_ROW,
         max_num_seqs=run.rows,
-        drafter=Drafter(DraftSource.NGRAM, MOST_DRAFTS, MOST_DRAFTS),
+        looks_up=True,
     )
     message = model.describe()
     sizes, times = run.curve
