@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
@@ -42,8 +43,7 @@ class SimulatedModel:
     def describe(self) -> worker_pb2.DescribeResponse:
         """Returns the description that a scheduler asks for; a pass costs the same at any width."""
         num_tokens = [1, self.max_num_batched_tokens]
-        most = MOST_DRAFTS if self.looks_up else 0
-        return worker_pb2.DescribeResponse(
+        message = worker_pb2.DescribeResponse(
             model="simulated",
             vocab_size=self.vocab_size,
             max_model_len=self.max_model_len,
@@ -53,10 +53,11 @@ class SimulatedModel:
             max_num_batched_tokens=self.max_num_batched_tokens,
             cost_num_tokens=to_bytes(num_tokens),
             cost_us=to_bytes([1000, 1000]),
-            drafter=DraftSource.NGRAM.value if self.looks_up else 0,
-            max_drafter_tokens=most,
-            max_drafter_depth=most,
         )
+        if self.looks_up:
+            message.drafter = draft_source_pb2.DRAFT_SOURCE_NGRAM
+            message.max_drafter_tokens = message.max_drafter_depth = MOST_DRAFTS
+        return message
 
 
 @dataclass(frozen=True, slots=True)
