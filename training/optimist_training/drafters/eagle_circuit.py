@@ -127,7 +127,7 @@ def _basis(target: Target, own: Subspaces) -> Basis:
         parts = ("code", "code_more", "piece")
         code = torch.cat([embedding[token_id, spaces.slices[part]] for part in parts])
         codes[name] = code / 3**0.5
-    return Basis(own, torch.zeros(BLOCKS["piece"]), codes)
+    return Basis(own.slices, torch.zeros(BLOCKS["piece"]), codes)
 
 
 def _fusion(spaces: Subspaces, own: Subspaces) -> tuple[Tensor, Tensor]:
