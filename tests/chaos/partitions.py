@@ -21,8 +21,6 @@ from tests.chaos.services.namespaces import Namespaces, missing_for_namespaces
 from tests.stack import read_totals
 
 RESUME_SECONDS = 4.0
-NOTICE_SECONDS = 10.0
-"""A peer that says nothing is taken for lost within this time."""
 # With two workers at one scheduler there is somewhere to move to.
 SHAPE = Shape(
     num_gateways=1,

@@ -57,7 +57,6 @@ def copying_model(
     eos_token_id: int | None,
     max_positions: int,
     seed: int,
-    intermediate_size: int = 128,
 ) -> LlamaForCausalLM:
     """Returns the model.
 
@@ -68,12 +67,12 @@ def copying_model(
         eos_token_id: The target's.
         max_positions: The target's.
         seed: Of the tokens' codes.
-        intermediate_size: Of the feed-forward layers, which start with nothing to say.
     """
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=_SIZE,
-        intermediate_size=intermediate_size,
+        # Feed-forward layers start with nothing to say.
+        intermediate_size=128,
         num_hidden_layers=NUM_LAYERS,
         num_attention_heads=NUM_HEADS,
         num_key_value_heads=NUM_HEADS,
