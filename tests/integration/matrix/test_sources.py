@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack
 
 import pytest
 from openai import OpenAI
@@ -72,7 +72,7 @@ async def test_no_request_harms_another(
     alone: list[list[int]], source: str, services: Services, batch: list[Edit]
 ) -> None:
     requests = random_requests.make_requests(NUM_RANDOM_REQUESTS, seed=11)
-    async with aclosing(Client([services.url], 120)) as client:
+    async with Client([services.url], 120) as client:
         others = asyncio.gather(*map(client.ask, requests))
         number = 0
         while not others.done() or number < 2 * len(batch):
