@@ -33,17 +33,24 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*_PATHS, os.environ.get("PYTHONPATH"
 try:
     import torch
     import transformers
-    from gpu_measure.bench import Bench, say
+    from gpu_measure.bench import Bench, format_cells, say
     from gpu_measure.edits import measure_edits
     from gpu_measure.exactness import measure_exactness
     from gpu_measure.grid import measure_grid, measure_overlap
     from gpu_measure.kernel import measure_ceilings, measure_kernel
     from gpu_measure.parts import measure_parts
-    from gpu_measure.report import judge, print_report
-    from gpu_measure.services import measure_services
     from gpu_measure.slots import NotPossibleError
 except ImportError as missing:
     sys.exit(f"gpu.py: {missing}; it needs torch, triton, transformers, numpy and a checkout")
+
+
+def measure_services(bench: Bench) -> None:
+    """Measures scheduler and worker as processes, where what they need is installed."""
+    try:
+        from gpu_measure.services import measure_served
+    except ImportError as error:
+        raise NotPossibleError(f"{error}: the services need it") from None
+    measure_served(bench)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +143,23 @@ def measure(options: argparse.Namespace, directory: Path) -> Bench:
     return bench
 
 
+def print_report(bench: Bench) -> None:
+    """Prints what was left out, and the table."""
+    for title, notes in (("left out", bench.skipped), ("errors", bench.errors)):
+        if notes:
+            say(f"\n{title}")
+        for what, why in notes.items():
+            say(f"  {what}: {why}")
+    header = f"{'what':<62} {'measured':>11} {'unit':<9} {'floor':>9} {'ratio':>6} {'noise':>6}"
+    say(f"\n{header}  note")
+    section = ""
+    for row in bench.rows:
+        if row.section != section:
+            section = row.section
+            say(section)
+        say(f"  {format_cells(row)}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints the table, writes the report; returns 1 if anything has failed."""
     options, begin = parse(arguments), time.monotonic()
@@ -143,14 +167,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quiet()
     with tempfile.TemporaryDirectory() as directory:
         bench = measure(options, Path(directory))
-    targets = judge(bench)
-    print_report(bench, targets)
+    print_report(bench)
     report = {
         **describe_machine(bench),
         "seconds": time.monotonic() - begin,
         "ceilings": dataclasses.asdict(bench.ceilings),
         "rows": [{**dataclasses.asdict(row), "ratio": row.ratio} for row in bench.rows],
-        "targets": [dataclasses.asdict(target) for target in targets],
         "skipped": bench.skipped,
         "errors": bench.errors,
     }

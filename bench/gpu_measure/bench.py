@@ -48,10 +48,6 @@ class Bench:
     skipped: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     loaded: dict[str, Loaded] = field(default_factory=dict)
-    steps: dict[tuple[str, int, int, int], float] = field(default_factory=dict)
-    """Seconds of a step with graphs, by shape, batch, context and drafts."""
-    figures: dict[str, float] = field(default_factory=dict)
-    """Further ones that targets are about."""
 
     @property
     def is_cuda(self) -> bool:

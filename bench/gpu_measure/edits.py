@@ -52,7 +52,6 @@ def compare_edits(bench: Bench, loaded: Loaded, length: int, *, is_firm: bool) -
                 continue
             prediction = edited(reference, share, loaded.shape.vocab_size)
             seconds, text = time_text(bench, loaded, prediction, length, drafts)
-            bench.figures[f"{loaded.shape.name} {edit} {drafts}"] = plain / seconds
             bench.add(
                 f"{name}, {edit}, {drafts} drafts: speedup",
                 plain / seconds,

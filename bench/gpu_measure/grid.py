@@ -61,14 +61,12 @@ def add_step(
     bench: Bench, loaded: Loaded, what: str, point: tuple[int, int, int], *, has_graphs: bool
 ) -> None:
     """Times a kind of step twice and adds its row."""
-    ctx, batch, drafts = point
+    _, batch, drafts = point
     runs = [time_steps(bench, loaded, point, has_graphs=has_graphs) for _ in range(2)]
     mean = sum(run.seconds for run in runs) / 2
     floor = loaded.shape.floor_seconds(
         batch, 1 + drafts, runs[0].ctx, bench.ceilings, bench.dtype.itemsize
     )
-    if has_graphs:
-        bench.steps[loaded.shape.name, batch, ctx, drafts] = mean
     emitted = runs[0].num_emitted
     bench.add(
         what if has_graphs else f"{what}, graphs off",

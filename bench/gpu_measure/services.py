@@ -2,29 +2,25 @@
 
 import contextlib
 import gc
-import importlib
 import queue
-import re
-import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
+import grpc
 import numpy as np
 import torch
 
 from gpu_measure.bench import Bench
 from gpu_measure.shape import Shape
-from gpu_measure.slots import NotPossibleError
+from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist_bench.harness.services import read_metrics, running
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.process import ServiceSpec
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.network.health import is_serving
 
 
-def measure_services(bench: Bench) -> None:
+def measure_served(bench: Bench) -> None:
     """Generates through scheduler and worker, each a process, with this one as their gateway."""
-    needed = ("google.protobuf", "grpc", "grpc_health", "prometheus_client", "pydantic")
-    for name in needed:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise NotPossibleError(f"{error}: the services need it") from None
     # The worker's process needs the memory.
     bench.loaded.clear()
     gc.collect()
@@ -34,18 +30,15 @@ def measure_services(bench: Bench) -> None:
         if bench.left < 15:
             bench.leave_out(shape.name, "no time")
             continue
-        with running_services(bench, shape) as (address, metrics):
+        with running_services(bench, shape) as (address, metrics_port):
             for batch in batches:
-                add_served(bench, shape, batch, address, metrics)
+                add_served(bench, shape, batch, address, metrics_port)
 
 
 @contextlib.contextmanager
-def running_services(bench: Bench, shape: Shape) -> Iterator[tuple[str, str]]:
+def running_services(bench: Bench, shape: Shape) -> Iterator[tuple[str, int]]:
     """Starts a worker and a scheduler; yields the scheduler's address and the worker's metrics."""
-    services: Any = importlib.import_module("optimist_bench.harness.services")
-    spec: Any = importlib.import_module("optimist_cli.serve.process").ServiceSpec
-    ports = importlib.import_module("optimist_cli.serve.ports").free_ports(3)
-    is_serving: Any = importlib.import_module("optimist_common.network.health").is_serving
+    ports = free_ports(3)
     worker, scheduler = (f"127.0.0.1:{port}" for port in ports[:2])
     flags = {
         "model": shape.write(bench.directory),
@@ -66,18 +59,18 @@ def running_services(bench: Bench, shape: Shape) -> Iterator[tuple[str, str]]:
         flags |= {"max-num-batched-tokens": "4096", "kv-memory-mib": str(mib)}
     words = [word for flag, value in flags.items() for word in (f"--{flag}", value)]
     specs = [
-        spec("worker", words, lambda: is_serving(worker, 1.0)),
-        spec(
+        ServiceSpec("worker", words, lambda: is_serving(worker, 1.0)),
+        ServiceSpec(
             "scheduler",
             ["--port", str(ports[1]), "--workers", worker, "--proposers", ""],
             lambda: is_serving(scheduler, 1.0),
         ),
     ]
-    with services.running(specs):
-        yield scheduler, f"http://127.0.0.1:{ports[2]}/metrics"
+    with running(specs):
+        yield scheduler, ports[2]
 
 
-def add_served(bench: Bench, shape: Shape, batch: int, address: str, metrics: str) -> None:
+def add_served(bench: Bench, shape: Shape, batch: int, address: str, metrics_port: int) -> None:
     """Adds a step's time and the worker's idle time while all requests decode."""
     ctx, number = (20, 30) if bench.is_tiny else (1024, 600)
     rng = np.random.default_rng(batch)
@@ -87,9 +80,12 @@ def add_served(bench: Bench, shape: Shape, batch: int, address: str, metrics: st
         # From here to there nobody has a prompt to compute, and nobody has ended.
         wanted = (number // 5, number * 4 // 5)[min(1, len(marks))]
         if least >= wanted and len(marks) < 2:
-            marks.append(scrape(metrics))
+            marks.append(read_metrics(metrics_port))
     before, after = marks
-    steps, busy, idle = (after[name] - before[name] for name in ("count", "sum", "total"))
+    names = ("step_seconds_count", "step_seconds_sum", "idle_seconds_total")
+    steps, busy, idle = (
+        after[f"optimist_worker_{name}"] - before[f"optimist_worker_{name}"] for name in names
+    )
     what = f"{shape.name} batch {batch} ctx {ctx}, services"
     mean = ctx + number / 2
     floor = shape.floor_seconds(batch, 1, mean, bench.ceilings, bench.dtype.itemsize)
@@ -97,30 +93,26 @@ def add_served(bench: Bench, shape: Shape, batch: int, address: str, metrics: st
     bench.add(f"{what}: step", seconds * 1e3, "ms/step", floor=floor * 1e3)
     share = 100 * idle / (busy + idle)
     bench.add(f"{what}: worker idle", share, "%", note="of the worker's thread, waiting for a plan")
-    bench.figures[f"idle {shape.name} {batch}"] = share
-    bench.figures[f"served {shape.name} {batch}"] = seconds
 
 
 def generate_served(address: str, prompts: list[list[int]], number: int) -> Iterator[int]:
     """Runs requests on a scheduler; yields how many tokens the slowest has after each answer."""
-    grpc: Any = importlib.import_module("grpc")
-    pb2: Any = importlib.import_module("optimist.scheduler.v1.scheduler_pb2")
-    stubs: Any = importlib.import_module("optimist.scheduler.v1.scheduler_pb2_grpc")
-    columns: Any = importlib.import_module("optimist_common.columns")
-    commands: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    commands: queue.SimpleQueue[scheduler_pb2.ConnectRequest | None] = queue.SimpleQueue()
     for handle, prompt in enumerate(prompts):
-        add = pb2.Add(
+        add = scheduler_pb2.Add(
             handle=handle,
             request_id=f"gpu-{len(prompts)}-{handle}",
-            prompt_token_ids=columns.to_bytes(prompt),
+            prompt_token_ids=to_bytes(prompt),
             max_tokens=number,
         )
-        commands.put(pb2.ConnectRequest(command_id=handle, add=add))
+        commands.put(scheduler_pb2.ConnectRequest(command_id=handle, add=add))
     counts, num_finished = [0] * len(prompts), 0
     with grpc.insecure_channel(address) as channel:
-        for answer in stubs.SchedulerServiceStub(channel).Connect(iter(commands.get, None)):
-            handles = columns.from_bytes(answer.handles).tolist()
-            for handle, count in zip(handles, columns.from_bytes(answer.num_tokens), strict=True):
+        for answer in scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect(
+            iter(commands.get, None)
+        ):
+            handles = from_bytes(answer.handles).tolist()
+            for handle, count in zip(handles, from_bytes(answer.num_tokens), strict=True):
                 counts[handle] += int(count)
             for finished in answer.finished:
                 if finished.message:
@@ -130,12 +122,3 @@ def generate_served(address: str, prompts: list[list[int]], number: int) -> Iter
             if num_finished == len(prompts):
                 break
     commands.put(None)
-
-
-def scrape(url: str) -> dict[str, float]:
-    """Returns number and seconds of the worker's steps, and seconds for which it was idle."""
-    with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 (our own worker)
-        text = response.read().decode()
-    pattern = r"^optimist_worker_(?:step_seconds_(count|sum)|idle_seconds_(total)) (\S+)$"
-    found = re.findall(pattern, text, re.MULTILINE)
-    return {first or second: float(value) for first, second, value in found}

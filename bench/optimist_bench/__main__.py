@@ -18,7 +18,7 @@ BENCHMARKS = {
     "predictions": "optimist_bench.predictions.command",
     "quantization": "optimist_bench.quantization",
     "scheduler": "optimist_bench.scheduler.command",
-    "windows": "optimist_bench.windows.command",
+    "windows": "optimist_bench.windows",
 }
 
 

@@ -52,10 +52,6 @@ def _measure(settings: GraphsSettings) -> dict[str, Any]:
     }
 
 
-_LATER_FIELDS = {"has_minimum": False}
-"""Fields that older traces do not have; others that may lack have defaults."""
-
-
 def read_trace(path: str) -> list[StepBounds]:
     """Reads the steps of a trace; lines with a plan are passed over. Raises SetupError."""
     # PyTorch takes seconds.
@@ -68,8 +64,7 @@ def read_trace(path: str) -> list[StepBounds]:
             number += 1
             fields = json.loads(line)
             if "plan" not in fields:
-                fields = _LATER_FIELDS | fields | {"needs": Needs(*fields["needs"])}
-                steps.append(StepBounds(**fields))
+                steps.append(StepBounds(**fields | {"needs": Needs(*fields["needs"])}))
     except OSError as error:
         raise SetupError(f"--trace: cannot read {path}: {error.strerror}") from None
     except (KeyError, TypeError, ValueError) as error:

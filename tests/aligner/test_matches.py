@@ -14,14 +14,10 @@ from optimist_aligner.model.layout import (
     PREDICTED_SKIP,
 )
 from optimist_aligner.text.vocabulary import Vocabulary
-from tests.aligner.words import codes, observed
+from tests.aligner.words import observed
 
 ALGORITHM = Aligner(Vocabulary([chr(code) for code in range(128)]))
 token_lists = st.lists(st.integers(97, 100), max_size=40)
-
-
-def look(predicted: str, output: str, prompt: str = "") -> View:
-    return observed(ALGORITHM, [codes(predicted)], codes(output), codes(prompt)).look()
 
 
 def num_equal(view: View, offset: int) -> int:

@@ -23,6 +23,7 @@ STEP: dict[str, Any] = {
     "max_unseen": 0,
     "num_unseen": 0,
     "has_grammar": False,
+    "has_minimum": False,
     "needs": [False, False, False, False, 0, False, False],
 }
 

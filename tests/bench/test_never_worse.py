@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from optimist_bench.engines.workloads import Prompt
 from optimist_bench.never_worse import grid
-from optimist_bench.never_worse.real import make_workloads
 from optimist_bench.never_worse.report import LEAST_RATIO, describe, make_report
-from optimist_bench.never_worse.texts import WORKLOADS, load_texts, mix_lines
+from optimist_bench.never_worse.texts import WORKLOADS, load_texts, make_workload, mix_lines
 from optimist_common.errors import SetupError
 from tests.bench.conftest import ReportOf
 
@@ -56,15 +54,19 @@ def test_a_disturbed_run_brings_all_texts(report_of: ReportOf) -> None:
     assert all(0.5 < cell["ratio"] < 5 for cell in report["cells"])
 
 
-def test_real_workloads_are_those_of_the_grid() -> None:
-    rewrites = [Prompt(f"Repeat {number}.", f"file {number}\n") for number in range(6)]
-    questions = [Prompt(f"Write {number}.", seed=number) for number in range(6)]
-    workloads = make_workloads(rewrites, questions)
-    assert tuple(workloads) == WORKLOADS
-    assert {each.prediction for each in workloads["nothing"] + workloads["chat"]} == {None}
-    assert [each.prediction for each in workloads["never"]] == [f"file {n}\n" for n in range(6)]
-    assert [each.seed for each in workloads["never"]] == list(range(6))
-    assert len({each.text for each in workloads["mixed"]}) == 6
+def test_a_workload_has_requests_of_its_kind_with_what_is_attached() -> None:
+    rewrites, questions, files = (
+        [f"{name} {number}" for number in range(6)] for name in ("rewrite", "question", "file")
+    )
+    workloads = {name: make_workload(name, rewrites, questions, files) for name in WORKLOADS}
+    assert workloads["holds"] == list(zip(rewrites, files, strict=True))
+    assert workloads["never"] == list(zip(questions, files, strict=True))
+    assert workloads["nothing"] == [(each, "") for each in rewrites]
+    assert workloads["chat"] == [(each, "") for each in questions]
+    assert [each for each, _ in workloads["partly"]] == rewrites
+    assert workloads["mixed"] == [
+        workloads[name][number] for number, name in enumerate(WORKLOADS[:-1])
+    ]
 
 
 def test_half_of_the_lines_of_a_prediction_that_holds_partly_are_right() -> None:

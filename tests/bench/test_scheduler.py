@@ -3,7 +3,6 @@
 import pytest
 
 from optimist_bench.__main__ import main
-from optimist_bench.overlap.run import Figures
 from tests.bench.conftest import ReportOf
 
 
@@ -34,12 +33,6 @@ def test_the_load_is_what_was_asked_for(
     assert alone["us_per_request_step"]["min"] > 0
     assert main(["scheduler", "--requests", "2", "--steps", "10"]) == 0
     assert "per request and step" in capsys.readouterr().out.splitlines()[1]
-
-
-def figures(
-    num_steps: int = 100, num_hits: int = 0, num_rows: int = 0, num_recomputed_rows: int = 0
-) -> Figures:
-    return Figures(1.0, 0.25, num_steps, num_steps, num_hits, num_rows, num_recomputed_rows)
 
 
 def test_a_small_run_has_all_keys(report_of: ReportOf) -> None:

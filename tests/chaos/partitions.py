@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +20,6 @@ from tests.chaos.services.namespaces import Namespaces, missing_for_namespaces
 from tests.stack import read_totals
 
 RESUME_SECONDS = 4.0
-NOTICE_SECONDS = 10.0
-"""A peer that says nothing is taken for lost within this time."""
 # With two workers at one scheduler there is somewhere to move to.
 SHAPE = Shape(
     num_gateways=1,
@@ -80,24 +77,21 @@ async def run_partitions(settings: PartitionsSettings, directory: Path) -> dict[
     if reason := missing_for_namespaces():
         raise SetupError(reason)
     hosts = Namespaces()
-    async with running_fleet(SHAPE, hosts, directory) as fleet:
-        (gateway,) = fleet.named("gateway")
-        urls = [f"http://{gateway.address}"]
-        asker = Client(
-            urls, _DEADLINE_SECONDS, seed=settings.seed, grpc_addresses=fleet.grpc_addresses
-        )
-        async with aclosing(asker) as client:
-            cases = make_cases(NUM_CASES, settings.seed, is_harsh=True)
-            expected = await ask_each(client, cases)
-            before = await read_levels(fleet)
-            rows = []
-            for partition in PARTITIONS:
-                counters = await _read_counters(fleet)
-                outcomes, cut, healed = await _ask_across(partition, hosts, fleet, client, cases)
-                later = await _read_counters(fleet)
-                gained = {name: later[name] - count for name, count in counters.items()}
-                rows.append(_report(partition, outcomes, expected, cut, healed) | gained)
-            not_back = (await settle(fleet, before))["not_back"]
+    async with (
+        running_fleet(SHAPE, hosts, directory) as fleet,
+        Client(fleet.grpc_addresses, _DEADLINE_SECONDS, seed=settings.seed) as client,
+    ):
+        cases = make_cases(NUM_CASES, settings.seed, is_harsh=True)
+        expected = await ask_each(client, cases)
+        before = await read_levels(fleet)
+        rows = []
+        for partition in PARTITIONS:
+            counters = await _read_counters(fleet)
+            outcomes, cut, healed = await _ask_across(partition, hosts, fleet, client, cases)
+            later = await _read_counters(fleet)
+            gained = {name: later[name] - count for name, count in counters.items()}
+            rows.append(_report(partition, outcomes, expected, cut, healed) | gained)
+        not_back = (await settle(fleet, before))["not_back"]
     all_right = all(row["all_right"] for row in rows) and not not_back
     report = {"seed": settings.seed, "partitions": rows}
     return report | {"not_back": not_back, "all_right": all_right}

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -93,14 +93,9 @@ async def run(
         def may_break(url: str, since: float) -> bool:
             return injector.was_harmed(gateways[url], since)
 
-        asker = Client(
-            list(gateways),
-            DEADLINE_SECONDS,
-            may_break,
-            settings.seed,
-            grpc_addresses=fleet.grpc_addresses,
-        )
-        async with aclosing(asker) as client:
+        async with Client(
+            fleet.grpc_addresses, DEADLINE_SECONDS, may_break, settings.seed
+        ) as client:
             if settings.engines:
                 cases = await _keep_equal(cases, fleet)
             report = await _run_load(settings, cases, injector, client)
@@ -118,8 +113,7 @@ async def _keep_equal(cases: Sequence[Case], fleet: Fleet) -> list[Case]:
         with ExitStack() as stack:
             options = (*MODEL_FLAG, "--schedulers", address)
             gateway = await asyncio.to_thread(start, stack, "gateway", *options)
-            client = Client([f"http://{gateway.address}"], DEADLINE_SECONDS)
-            async with aclosing(client):
+            async with Client([f"http://{gateway.address}"], DEADLINE_SECONDS) as client:
                 answers.append(await ask_each(client, cases))
     ours, theirs = answers
     return [

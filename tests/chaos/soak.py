@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -54,13 +53,11 @@ class Sample:
 
 async def soak(settings: SoakSettings, directory: Path) -> dict[str, Any]:
     """Runs the services and the load; returns the figures, with logs in a directory."""
-    async with running_fleet(FULL, Network(), directory) as fleet:
-        urls = [f"http://{one.address}" for one in fleet.named("gateway")]
-        asker = Client(
-            urls, DEADLINE_SECONDS, seed=settings.seed, grpc_addresses=fleet.grpc_addresses
-        )
-        async with aclosing(asker) as client:
-            return {"seed": settings.seed} | await _soak(settings, fleet, client)
+    async with (
+        running_fleet(FULL, Network(), directory) as fleet,
+        Client(fleet.grpc_addresses, DEADLINE_SECONDS, seed=settings.seed) as client,
+    ):
+        return {"seed": settings.seed} | await _soak(settings, fleet, client)
 
 
 async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[str, Any]:

@@ -97,8 +97,8 @@ def summary_of(log: Path) -> Summary:
     return summarise(BytesIO(log.read_bytes()))
 
 
-def explain(log: Path, style: Style = PLAIN, number: int | None = None) -> list[str]:
-    return list(page(BytesIO(log.read_bytes()), style, number))
+def explain(log: Path, number: int | None = None) -> list[str]:
+    return list(page(BytesIO(log.read_bytes()), PLAIN, number))
 
 
 STORY = """\

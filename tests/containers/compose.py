@@ -106,14 +106,11 @@ def check_stopped_gateway() -> str:
 
 async def check_scaled_workers() -> str:
     """Workers are scaled from one to two and back under load, and no answer suffers."""
-    client = Client([_URL], 180.0, lambda url, time: False)
     cases = [one for one in make_cases(28, seed=1) if one.name.startswith(_KINDS)]
-    try:
+    async with Client([_URL], 180.0) as client:
         expected = await ask_each(client, cases)
         (first,) = map(address, containers("worker"))
         counts = report_outcomes(await _load_while_scaling(client, cases), expected)
-    finally:
-        await client.aclose()
     assert is_all_right(counts), counts
     assert counts["duplicates"] == counts["refused_and_asked_again"] == 0, counts
     log = compose("logs", "--no-color", "scheduler")

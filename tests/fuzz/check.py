@@ -3,7 +3,7 @@
 from tests.chaos.load.answer import Answer, Choice, Failure
 from tests.fuzz.draw import Drawn, Material
 
-_OWN_REASONS = ("grammar", "min_tokens", "structured_outputs", "response_format", "tools", "schema")
+OWN_REASONS = ("grammar", "min_tokens", "structured_outputs", "response_format", "tools", "schema")
 
 
 def fault_of(drawn: Drawn, answer: Answer, material: Material) -> str:
@@ -24,7 +24,7 @@ def fault_of(drawn: Drawn, answer: Answer, material: Material) -> str:
 
 def _fault_of_failure(failure: Failure) -> str:
     """An error has to say what of the request it is about."""
-    is_own = any(reason in failure.message for reason in _OWN_REASONS)
+    is_own = any(reason in failure.message for reason in OWN_REASONS)
     return "" if is_own else f"an error that is not the request's own: {failure}"
 
 

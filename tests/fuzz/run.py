@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -58,7 +58,7 @@ async def fuzz(settings: FuzzSettings, directory: Path) -> dict[str, Any]:
     shape = reference_shape(settings.model, settings.dtype)
     async with (
         run.serving(shape, "undrafted") as fleet,
-        aclosing(_client(fleet)) as client,
+        Client(fleet.grpc_addresses, _DEADLINE_SECONDS) as client,
         asyncio.TaskGroup() as tasks,
     ):
         tasks.create_task(run.prepare(client))
@@ -131,7 +131,7 @@ class _Run:
             shape = server.shape(self._settings.model, self._settings.dtype)
             async with (
                 self.serving(shape, f"{number}") as fleet,
-                aclosing(_client(fleet)) as client,
+                Client(fleet.grpc_addresses, _DEADLINE_SECONDS) as client,
             ):
                 self.tally.counts["servers"] += 1
                 while burst and burst[0].drawn.number // REQUESTS_PER_SERVER == number:
@@ -156,7 +156,3 @@ class _Run:
             return f"lost: {outcome.message}"
         # What is wrong with an answer by itself was noted when it came without drafts.
         return difference(outcome.answer, one.expected, self._tolerance)
-
-
-def _client(fleet: Fleet) -> Client:
-    return Client([*fleet.grpc_addresses], _DEADLINE_SECONDS, grpc_addresses=fleet.grpc_addresses)

@@ -4,7 +4,6 @@ import asyncio
 import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
 
 import httpx
 import pytest
@@ -98,7 +97,7 @@ class Lossy:
             if len(begun) == 2 and not harmed:
                 harmed.append(asyncio.ensure_future(harm()))
 
-        async with aclosing(chaos.Client([self.url], 120, on_chunk=note)) as client:
+        async with chaos.Client([self.url], 120, on_chunk=note) as client:
             answers = asyncio.gather(*map(client.ask, short_cases()))
             text, outcomes = await asyncio.gather(generate(self.grpc_address), answers)
         await harmed[0]
@@ -121,7 +120,7 @@ async def lossy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lossy
     async with running_fleet(shape, Network(), tmp_path_factory.mktemp("fleet")) as fleet:
         running = Lossy(fleet, f"127.0.0.1:{port}")
         await running.make_whole()
-        async with aclosing(chaos.Client([running.url], 120)) as client:
+        async with chaos.Client([running.url], 120) as client:
             running.expected = await ask_each(client, short_cases())
         running.text = await generate(running.grpc_address)
         async with running.http:

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ import pytest
 import redis
 
 from optimist_cli.serve.ports import free_ports
+from tests.command import run
 from tests.stack import (
     PATIENT,
     REPOSITORY,
@@ -62,21 +63,6 @@ def commands(block: str) -> list[Command]:
     """Returns the commands of a console block; one goes on after a `|` or a backslash."""
     found = re.findall(r"^\$ ((?:.*[|\\]\n)*.*\n)((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     return [Command(*each) for each in found]
-
-
-def run(words: list[str], variables: Mapping[str, str]) -> str:
-    """Returns the standard output of a program; it must end with code 0."""
-    done = subprocess.run(
-        words,
-        cwd=REPOSITORY,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 class Up:
@@ -145,7 +131,7 @@ def test_the_commands_of_the_readme(up: Up) -> None:
     ]
     assert others
     for words, output in others:
-        answer = run(["bash", "-c", words], variables)
+        answer = run("bash", "-c", words, env=os.environ | variables)
         assert answer == output if HAS_SMOLLM2 else answer
 
 
@@ -156,7 +142,7 @@ def test_the_programs_of_the_readme(up: Up) -> None:
         if not HAS_SMOLLM2:
             text = text.replace("models/smollm2", "models/tiny-edit")
         # The program that starts services itself does it with these.
-        output = run([sys.executable, "-c", text], PATIENT)
+        output = run(sys.executable, "-c", text, env=os.environ | PATIENT)
         text, count = output.strip().replace("\n", " ").rsplit(" ", 1)
         if HAS_SMOLLM2:
             assert text == answer
@@ -168,7 +154,7 @@ def test_make_up_ends_with_what_it_serves_and_a_request_to_paste(up: Up) -> None
     summary = dict(re.findall(r"^  (\w[\w ]*?) {2,}(.*)$", summary_text, re.MULTILINE))
     assert summary["page"] == f"{up.url}/"
     assert summary["API"] == f"{up.url}/v1"
-    answer = run(["bash", "-c", summary["try it"]], {})
+    answer = run("bash", "-c", summary["try it"])
     right = "We will receive the parcel on Monday and send it on the next day.\n"
     assert answer == right if HAS_SMOLLM2 else "def area(length, height):" in answer
 
@@ -202,6 +188,6 @@ def test_services_are_started_one_by_one(tmp_path: Path) -> None:
             stack.callback(each.stop)
         for each in services:
             each.wait_until_healthy()
-        assert run(["bash", "-c", request.words], {}).rstrip() == request.output.rstrip()
+        assert run("bash", "-c", request.words).rstrip() == request.output.rstrip()
         with redis.Redis.from_url(f"redis://{services[0].address}") as store:
             assert store.dbsize() > 0

@@ -19,7 +19,7 @@ from optimist_training.data import tokenizer as data_tokenizer
 from optimist_training.data.corpus import MAX_LINES, MIN_LINES, Split, snippets, split_of
 from optimist_training.data.edits import KINDS, Edit, unseen_edits
 from optimist_training.data.tokenizer import end_token, train_tokenizer
-from optimist_training.evaluate import answers
+from optimist_training.evaluate import answer_edit
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -110,5 +110,5 @@ def test_the_circuit_alone_edits_unseen_code(
     # Codes are far enough apart after a tenth of the steps.
     monkeypatch.setattr(initial, "spherical_code", partial(spherical_code, num_steps=10))
     model = initial.initial_model(bundled, seed=0)
-    results = list(answers(model, bundled, unseen_edits(len(KINDS), seed=5)))
+    results = [answer_edit(model, bundled, each) for each in unseen_edits(len(KINDS), seed=5)]
     assert sum(result.is_exact for result in results) >= 0.9 * len(results)

@@ -17,7 +17,7 @@ from optimist_training.data.tokenizer import train_tokenizer, write_tokenizer
 from optimist_training.drafters.eagle_circuit import circuit_head
 from optimist_training.drafters.heads import save_eagle
 from optimist_training.drafters.target import Target
-from optimist_training.evaluate import answers, report
+from optimist_training.evaluate import answer_edit, report
 from optimist_training.train import Recipe, train, write_model
 
 
@@ -84,7 +84,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         chosen = unseen_edits(options.edits, options.seed)
     else:
         chosen = list(islice(edits("train", options.seed), options.edits))
-    results = list(answers(model, tokenizer, chosen))
+    results = [answer_edit(model, tokenizer, edit) for edit in chosen]
     print(json.dumps(report(results), indent=2))
     for result in results:
         if options.wrong and not result.is_exact:

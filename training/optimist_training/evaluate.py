@@ -1,6 +1,6 @@
 """Exact-match rate by kind of edit."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,16 +30,9 @@ class Answer:
         return self.num_right == self.num_tokens
 
 
-def answers(
-    model: LlamaForCausalLM, tokenizer: Tokenizer, edits: Iterable[Edit]
-) -> Iterator[Answer]:
-    """Answers edits greedily."""
-    return (_answer(model, tokenizer, edit) for edit in edits)
-
-
 @torch.inference_mode()
-def _answer(model: LlamaForCausalLM, tokenizer: Tokenizer, edit: Edit) -> Answer:
-    """Drafts the expected answer and verifies it in one pass.
+def answer_edit(model: LlamaForCausalLM, tokenizer: Tokenizer, edit: Edit) -> Answer:
+    """Answers greedily: drafts the expected answer and verifies it in one pass.
 
     As long as every token before was the argmax, the argmax is the next token of greedy decoding;
     so the answer is exact if and only if all expected tokens are.

@@ -1,11 +1,11 @@
 """Services that a benchmark starts: all or some, with further flags; their figures."""
 
-import asyncio
-import threading
 import urllib.request
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+
+from anyio.from_thread import start_blocking_portal
 
 from optimist_cli.serve.command import write_prefixed
 from optimist_cli.serve.process import ServiceSpec
@@ -31,17 +31,12 @@ def running(specs: Sequence[ServiceSpec]) -> Iterator[None]:
         ],
         write_prefixed,
     )
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(supervisor.start(), loop).result()
-        yield
-    finally:
-        asyncio.run_coroutine_threadsafe(supervisor.stop(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with start_blocking_portal() as portal:
+        try:
+            portal.call(supervisor.start)
+            yield
+        finally:
+            portal.call(supervisor.stop)
 
 
 def stack_specs(

@@ -22,13 +22,10 @@ from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel, S
 from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_cli.serve.ports import free_ports
 from optimist_common.columns import INT32_BYTES, from_bytes, to_bytes
-from optimist_common.drafts import DraftSource
 from optimist_common.errors import run_or_explain
-from optimist_common.lookup import MOST_DRAFTS
 from optimist_common.network.server import GrpcServer, run_service
 from optimist_common.observing.metrics import serve_metrics
 from optimist_common.settings import ServiceSettings, load_settings
-from optimist_scheduler.core.width.acceptance import Drafter
 
 
 class Emissions:
@@ -105,11 +102,10 @@ class SimulatedSettings(ServiceSettings):
 
 def make_model(settings: SimulatedSettings) -> SimulatedModel:
     """Returns the model, with room for the longest sequence in each slot: nothing is preempted."""
-    lookup = Drafter(DraftSource.NGRAM, MOST_DRAFTS, MOST_DRAFTS) if settings.looks_up else None
     model = SimulatedModel(
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
-        drafter=lookup,
+        looks_up=settings.looks_up,
     )
     num_blocks = settings.max_num_seqs * model.max_model_len // model.block_size
     return replace(model, num_blocks=num_blocks)
@@ -151,7 +147,7 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _make_worker(self) -> SimulatedWorker | TruthWorker:
         if self._truths:
-            return TruthWorker(self._truths, self._model.describe(), by_seed=True)
+            return TruthWorker(self._truths, self._model.describe())
         return SimulatedWorker(self._model)
 
     async def Describe(  # noqa: N802

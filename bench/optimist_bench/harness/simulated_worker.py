@@ -1,15 +1,15 @@
 """A worker without a model: it keeps the contract of plans and results, and decides by chance."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.width.acceptance import Drafter
+from optimist_common.lookup import MOST_DRAFTS
 
 _NEVER = -1
 
@@ -33,8 +33,8 @@ class SimulatedModel:
     varies_drafts: bool = False
     """Whether a row verifies any number of its drafts, each as often, as if no more fitted."""
     seed: int = 0
-    drafter: Drafter | None = None
-    """What drafts where a window has nothing to draft from; as well as windows do."""
+    looks_up: bool = False
+    """Whether it says that it looks drafts up where windows have none, as `TruthWorker` does."""
 
     def expected(self, positions: npt.NDArray[np.integer]) -> Int32Column:
         """Returns the expected tokens at positions of a sequence, the same for all requests."""
@@ -43,7 +43,7 @@ class SimulatedModel:
     def describe(self) -> worker_pb2.DescribeResponse:
         """Returns the description that a scheduler asks for; a pass costs the same at any width."""
         num_tokens = [1, self.max_num_batched_tokens]
-        return worker_pb2.DescribeResponse(
+        message = worker_pb2.DescribeResponse(
             model="simulated",
             vocab_size=self.vocab_size,
             max_model_len=self.max_model_len,
@@ -53,16 +53,11 @@ class SimulatedModel:
             max_num_batched_tokens=self.max_num_batched_tokens,
             cost_num_tokens=to_bytes(num_tokens),
             cost_us=to_bytes([1000, 1000]),
-            **({} if self.drafter is None else _describe(self.drafter)),
         )
-
-
-def _describe(drafter: Drafter) -> dict[str, Any]:
-    return {
-        "drafter": drafter.source.value,
-        "max_drafter_tokens": drafter.max_tokens,
-        "max_drafter_depth": drafter.max_depth,
-    }
+        if self.looks_up:
+            message.drafter = draft_source_pb2.DRAFT_SOURCE_NGRAM
+            message.max_drafter_tokens = message.max_drafter_depth = MOST_DRAFTS
+        return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,27 +144,18 @@ class SimulatedWorker:
             raise PlanError("num_known_tokens: more than there are")
         emits = going & (reached == length)
         drafted = np.where(emits, self._find_drafts(rows, length), 0)
-        sources = (drafted > 0) * int(DraftSource.PREDICTION)
-        if (drafter := self._model.drafter) is not None:
-            room = np.maximum(self._max_length[slots] - length - 1, 0)
-            most = np.minimum(np.minimum(rows.num_draft_tokens, drafter.max_tokens), room)
-            served = emits & (drafted == 0) & (most > 0)
-            drafted = np.where(served, most, drafted)
-            sources = np.where(served, int(drafter.source), sources)
         if self._model.varies_drafts:
             drafted = self._random.integers(drafted + 1)
-            sources = sources * (drafted > 0)
         if (reached + drafted > self._num_blocks[slots] * self._model.block_size).any():
             raise PlanError("new_blocks: too few for the drafts")
-        accepted, is_expected = self._decide(self._count_levels(drafted, sources))
+        accepted, is_expected = self._decide(drafted)
         accepted = np.where(emits, accepted, 0)
         emitted = np.where(emits, 1 + accepted, 0)
         self._computed[slots] = reached + accepted
         self._length[slots] = length + emitted
         # The node of the last token, and the accepted ones after it.
         nodes = length - 1 - self._window_base[slots]
-        kept = accepted * (sources == int(DraftSource.PREDICTION))
-        first = np.repeat(nodes + 1 - np.cumsum(kept) + kept, kept)
+        first = np.repeat(nodes + 1 - np.cumsum(accepted) + accepted, accepted)
         diverged = emits & ~is_expected
         self._diverged_at[slots[diverged]] = self._length[slots[diverged]] - 1
         return worker_pb2.ExecuteResponse(
@@ -180,21 +166,11 @@ class SimulatedWorker:
             token_ids=to_bytes(self._tokens(length, emitted, diverged)),
             num_drafted_tokens=to_bytes(drafted),
             num_accepted_tokens=to_bytes(accepted),
-            draft_sources=to_bytes(sources),
+            draft_sources=to_bytes((drafted > 0) * int(DraftSource.PREDICTION)),
             window_nodes=to_bytes(nodes),
             accepted_nodes=to_bytes(first + np.arange(len(first))),
             num_tokens=int(known.sum() + drafted.sum()),
         )
-
-    def _count_levels(
-        self, drafted: npt.NDArray[np.int64], sources: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
-        """Returns how many drafts of each row can be accepted: of a tree, one of each level."""
-        drafter = self._model.drafter
-        if drafter is None:
-            return drafted
-        levels = drafter.count_levels(drafted.astype(np.int32))
-        return np.where(sources == int(drafter.source), levels, drafted)
 
     def _find_drafts(self, rows: _Rows, length: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns how many drafts each row has from its window."""

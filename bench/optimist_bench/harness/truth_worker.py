@@ -106,26 +106,11 @@ def _count_common(some: Sequence[int], others: Sequence[int]) -> int:
 
 
 class TruthWorker:
-    """The rows of one scheduler. Of several texts, a prompt's first token says which is said."""
+    """The rows of one scheduler. A request's seed, modulo their number, says which text is said."""
 
-    drafter = DraftSource.NGRAM
-    """What drafts where windows have nothing, see `draft`."""
-
-    def __init__(
-        self,
-        truths: Sequence[Sequence[int]],
-        model: worker_pb2.DescribeResponse,
-        *,
-        by_seed: bool = False,
-    ) -> None:
-        """Takes the texts as tokens, and the description that goes with them.
-
-        Args:
-            truths: Texts, each of token ids.
-            model: What the worker says of itself.
-            by_seed: Whether a request's seed, modulo their number, says which text is said.
-        """
-        self._truths, self._model, self._by_seed = truths, model, by_seed
+    def __init__(self, truths: Sequence[Sequence[int]], model: worker_pb2.DescribeResponse) -> None:
+        """Takes the texts as token ids, and what the worker says of itself."""
+        self._truths, self._model = truths, model
         self._rows: dict[int, Row] = {}
 
     def execute(self, request: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
@@ -160,7 +145,7 @@ class TruthWorker:
             num_fed += num_known + num_drafted
         is_window = [position < 0 for position in positions]
         sources = [
-            (PREDICTION if of_window else self.drafter) * (count > 0)
+            (PREDICTION if of_window else DraftSource.NGRAM) * (count > 0)
             for of_window, count in zip(is_window, drafted, strict=True)
         ]
         return worker_pb2.ExecuteResponse(
@@ -180,10 +165,6 @@ class TruthWorker:
             draft_positions=to_bytes(positions),
         )
 
-    def draft(self, row: Row, most: int, least_chance: float) -> tuple[int, int, int]:
-        """Returns where drafts were looked up, how many there are, and how many come true."""
-        return row.look_up(most, least_chance)
-
     def _row(self, slot: int) -> Row:
         row = self._rows.get(slot)
         if row is None:
@@ -194,14 +175,9 @@ class TruthWorker:
         if admission.slot in self._rows:
             raise PlanError(f"admissions.slot: {admission.slot} is taken")
         token_ids = from_bytes(admission.token_ids)
-        number = int(token_ids[0]) if len(self._truths) > 1 else 0
-        if self._by_seed:
-            number = admission.sampling.seed % len(self._truths)
-        if number >= len(self._truths):
-            raise PlanError(f"admissions.token_ids: there is no text {number}")
         num_computed = len(from_bytes(admission.cached_blocks)) * self._model.block_size
         self._rows[admission.slot] = Row(
-            self._truths[number],
+            self._truths[admission.sampling.seed % len(self._truths)],
             _Prediction(
                 from_bytes(admission.predicted_token_ids),
                 len(token_ids) - admission.num_prompt_tokens,
@@ -233,7 +209,7 @@ class TruthWorker:
         num_drafted, accepted = row.find_drafts(most)
         if not num_drafted and most > 0 and self._model.drafter:
             most = min(most, self._model.max_drafter_tokens)
-            start, num_drafted, num_accepted = self.draft(row, most, least_chance)
+            start, num_drafted, num_accepted = row.look_up(most, least_chance)
             position, accepted = start if num_drafted else -1, [ROOT] * num_accepted
         new = list(row.truth[row.num_output : row.num_output + len(accepted) + 1])
         row.follow(new)

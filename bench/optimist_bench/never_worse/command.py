@@ -24,8 +24,6 @@ from optimist_bench.never_worse.texts import (
 from optimist_common.settings import CommaSeparated, ServiceSettings
 from optimist_scheduler.core.width.widths import DraftWidthPolicy
 
-_QUICK_ROWS = [1, 8]
-
 
 class NeverWorseSettings(ServiceSettings):
     """Finds loads that drafts make slower: tokens per time with drafts, of those without.
@@ -50,7 +48,6 @@ class NeverWorseSettings(ServiceSettings):
     scenarios: Annotated[CommaSeparated, names(SCENARIOS)] = Field(
         list(SCENARIOS), description="what disturbs the runs, with commas"
     )
-    quick: bool = Field(False, description="1 and 8 requests at a time, undisturbed")
     model: str = Field(
         "models/smollm2",
         description="directory of the model; empty: texts are generated, and nothing is served",
@@ -88,9 +85,8 @@ def measure(settings: NeverWorseSettings) -> dict[str, Any]:
     """Runs all cells and returns the report."""
     texts = _find_texts(settings)
     started = time.monotonic()
-    rows = _QUICK_ROWS if settings.quick else [int(each) for each in settings.rows]
-    scenarios = SCENARIOS[:1] if settings.quick else settings.scenarios
-    cells = list(find_cells(settings.workloads, rows, settings.curves, scenarios))
+    rows = [int(each) for each in settings.rows]
+    cells = list(find_cells(settings.workloads, rows, settings.curves, settings.scenarios))
     num_cores = len(os.sched_getaffinity(0))
     num_processes = settings.processes or num_cores
     found = []

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from optimist_bench.harness.pair import load_tokenizer, load_vocabulary
+from optimist_bench.harness.pair import Pair, load_tokenizer, load_vocabulary
 from optimist_bench.never_worse.curves import CURVES
-from optimist_bench.never_worse.texts import Case, Texts, make_cases
+from optimist_bench.never_worse.texts import Texts, make_pairs
 from optimist_bench.never_worse.virtual_run import Phase, Run, run_virtually
 
 SCENARIOS = ("none", "stalls", "busy-start", "tails", "restart")
@@ -91,13 +91,13 @@ def _load(tokenizer: str) -> tuple[Any, Any]:
 
 
 @cache
-def _make_cases(workload: str) -> list[Case]:
-    return make_cases(_texts, workload, _load(_texts.tokenizer)[0])
+def _make_pairs(workload: str) -> list[Pair]:
+    return make_pairs(_texts, workload, _load(_texts.tokenizer)[0])
 
 
 def _run(cell: Cell, drafting: dict[str, Any]) -> list[float]:
     run = cell.make_run(**drafting)
-    return run_virtually(run, _make_cases(cell.workload), _load(_texts.tokenizer)[1])
+    return run_virtually(run, _make_pairs(cell.workload), _load(_texts.tokenizer)[1])
 
 
 def run_cells(

@@ -11,10 +11,10 @@ from typing import Any
 from optimist_bench.engines.asking import Asker
 from optimist_bench.engines.servers import running_engine
 from optimist_bench.engines.workloads import Prompt
+from optimist_bench.never_worse.grid import ARRIVALS
 from optimist_bench.never_worse.record import MAX_TOKENS, make_questions, make_rewrites
-from optimist_bench.never_worse.texts import mix_lines
+from optimist_bench.never_worse.texts import WORKLOADS, make_workload
 
-ARRIVALS = ("bursts", "busy")
 _DRAFTING, _PLAIN = "optimist", "optimist-plain"
 _LEAST_PROMPTS = 16
 _WARM_UP_TOKENS = 16
@@ -46,7 +46,15 @@ def run_for_real(run: RealRun) -> Iterator[dict[str, Any]]:
     Raises:
         SetupError: A file is missing, a server does not start, or a request fails.
     """
-    prompts = make_workloads(make_rewrites(run.files), make_questions())
+    rewrites, questions = make_rewrites(run.files), make_questions()
+    files = [each.prediction or "" for each in rewrites]
+    prompts = {
+        name: [
+            replace(prompt, prediction=attached or None)
+            for prompt, attached in make_workload(name, rewrites, questions, files)
+        ]
+        for name in WORKLOADS
+    }
     cells = [
         _Cell(workload, rows, arrivals)
         for workload in run.workloads
@@ -101,26 +109,3 @@ def _ask(asker: Asker, cell: _Cell, prompts: Sequence[Prompt]) -> tuple[float, l
     ]
     answers = chain.from_iterable(each.answers for each in rounds)
     return sum(each.seconds for each in rounds), [answer.text for answer in answers]
-
-
-def make_workloads(
-    rewrites: Sequence[Prompt], questions: Sequence[Prompt]
-) -> dict[str, list[Prompt]]:
-    """Returns the requests of each workload, as `texts.make_cases` does for the grid."""
-    files = [each.prediction or "" for each in rewrites]
-    others = [*files[1:], *files[:1]]
-    workloads = {
-        "holds": list(rewrites),
-        "partly": [
-            replace(prompt, prediction=mix_lines(file, other))
-            for prompt, file, other in zip(rewrites, files, others, strict=True)
-        ],
-        "never": [
-            replace(prompt, prediction=file) for prompt, file in zip(questions, files, strict=True)
-        ],
-        "nothing": [replace(prompt, prediction=None) for prompt in rewrites],
-        "chat": list(questions),
-    }
-    kinds = list(workloads.values())
-    mixed = [kinds[number % len(kinds)][number] for number in range(len(files))]
-    return {**workloads, "mixed": mixed}

@@ -3,16 +3,18 @@
 import json
 import random
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
 from optimist_bench.harness.case_text import function, functions
-from optimist_bench.harness.pair import make_prompt
+from optimist_bench.harness.pair import Pair, make_prompt
 from optimist_common.errors import SetupError
+
+T = TypeVar("T")
 
 WORKLOADS = ("holds", "partly", "never", "nothing", "chat", "mixed")
 """A prediction that holds, one of which half the lines are another file's, one that has nothing to
@@ -42,15 +44,6 @@ class Texts:
     """Files to rewrite, which their prompts hold."""
     stories: list[Text]
     """Questions, answered at temperature 1."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A request as the scheduler gets it, and what comes out."""
-
-    prompt: "array[int]"
-    predicted: "array[int]"
-    output: "array[int]"
 
 
 def load_texts(path: str) -> Texts:
@@ -93,36 +86,40 @@ def generate_texts(path: str, tokenizer: Tokenizer) -> Texts:
     return Texts(path, rewrites, stories)
 
 
-def make_cases(texts: Texts, workload: str, tokenizer: Tokenizer) -> list[Case]:
+def make_workload(
+    name: str, rewrites: Sequence[T], questions: Sequence[T], files: Sequence[str]
+) -> list[tuple[T, str]]:
+    """Returns the requests of one of WORKLOADS, each with what is attached to it, perhaps nothing.
+
+    Args:
+        name: Of the workload.
+        rewrites: Requests to rewrite a file each.
+        questions: As many others.
+        files: What is rewritten.
+    """
+    if name == "mixed":
+        kinds = [make_workload(each, rewrites, questions, files) for each in WORKLOADS[:-1]]
+        # Each text once: number i is of kind i.
+        numbers = range(len(files) - len(files) % len(kinds))
+        return [kinds[number % len(kinds)][number] for number in numbers]
+    attached = [""] * len(files)
+    if name in ("holds", "never"):
+        attached = list(files)
+    elif name == "partly":
+        attached = list(map(mix_lines, files, [*files[1:], *files[:1]]))
+    requests = questions if name in ("never", "chat") else rewrites
+    return list(zip(requests, attached, strict=True))
+
+
+def make_pairs(texts: Texts, workload: str, tokenizer: Tokenizer) -> list[Pair]:
     """Returns the requests of one of WORKLOADS, those of any kind in the same order."""
 
-    def encode(text: str) -> "array[int]":
-        return array("i", tokenizer.encode(text, add_special_tokens=False).ids)
+    def make(text: Text, attached: str) -> Pair:
+        predicted = array("i", tokenizer.encode(attached, add_special_tokens=False).ids)
+        return Pair(predicted, array("i", text.prompt), array("i", text.output), {})
 
-    def make(kind: Sequence[Text], find: Callable[[int, Text], str]) -> list[Case]:
-        return [
-            Case(array("i", text.prompt), encode(find(number, text)), array("i", text.output))
-            for number, text in enumerate(kind)
-        ]
-
-    def find_partly(number: int, text: Text) -> str:
-        other = texts.rewrites[(number + 1) % len(texts.rewrites)]
-        return mix_lines(text.file, other.file)
-
-    if workload == "mixed":
-        kinds = [make_cases(texts, each, tokenizer) for each in WORKLOADS[:-1]]
-        # Each text once: number i is of kind i.
-        turns = [
-            [kind[number] for number in range(turn, len(kind), len(kinds))]
-            for turn, kind in enumerate(kinds)
-        ]
-        return list(chain.from_iterable(zip(*turns, strict=False)))
-    of_rewrites = workload in ("holds", "partly", "nothing")
-    kind = texts.rewrites if of_rewrites else texts.stories
-    if workload == "partly":
-        return make(kind, find_partly)
-    is_attached = workload in ("holds", "never")
-    return make(kind, lambda _, text: text.file if is_attached else "")
+    files = [text.file for text in texts.rewrites]
+    return [make(*each) for each in make_workload(workload, texts.rewrites, texts.stories, files)]
 
 
 def mix_lines(text: str, other: str) -> str:

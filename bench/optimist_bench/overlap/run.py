@@ -3,7 +3,9 @@
 import asyncio
 import random
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from operator import add, sub
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,8 +61,7 @@ class Configuration:
         return ", ".join(words)
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(NamedTuple):
     """What was counted during a part of a run."""
 
     seconds: float
@@ -76,13 +77,11 @@ class Figures:
 
     def less(self, earlier: "Figures") -> "Figures":
         """Returns what was counted since."""
-        before = asdict(earlier)
-        return Figures(**{name: value - before[name] for name, value in asdict(self).items()})
+        return Figures(*map(sub, self, earlier))
 
     def plus(self, other: "Figures") -> "Figures":
         """Returns the figures of both."""
-        more = asdict(other)
-        return Figures(**{name: value + more[name] for name, value in asdict(self).items()})
+        return Figures(*map(add, self, other))
 
 
 class Run:
@@ -112,9 +111,9 @@ class Run:
         self._num_responses = 0
         self._num_commands = 0
         self._num_output: dict[int, int] = {}
+        """Tokens by handle."""
         self._bases: dict[int, int] = {}
         """Where the last window of each request begins."""
-        """Tokens by handle."""
         self._stepped = asyncio.Event()
 
     async def measure(self, seconds: float) -> Figures:

@@ -1,6 +1,7 @@
 """The command: which pairs, methods and windows are simulated."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -10,10 +11,11 @@ from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.command import names, numbers, run_command
 from optimist_bench.harness.pair import load_pairs, load_tokenizer, load_vocabulary
-from optimist_bench.predictions.baselines.exact import ExactAlgorithm
-from optimist_bench.predictions.baselines.myers import MyersAlgorithm
-from optimist_bench.predictions.baselines.ngram import NgramAlgorithm
-from optimist_bench.predictions.baselines.suffix import SuffixAlgorithm
+from optimist_bench.predictions.baselines import Baseline
+from optimist_bench.predictions.baselines.exact import ExactFollower
+from optimist_bench.predictions.baselines.myers import MyersFollower
+from optimist_bench.predictions.baselines.ngram import NgramFollower
+from optimist_bench.predictions.baselines.suffix import SuffixFollower
 from optimist_bench.predictions.cases import compare, describe_cases, large_cases, small_cases
 from optimist_bench.predictions.report import describe, explain_passes, summarise
 from optimist_bench.predictions.simulator import Simulation
@@ -24,11 +26,11 @@ from optimist_proposer.core.algorithms import ALGORITHMS
 METHODS: dict[str, Callable[[Vocabulary], Algorithm]] = {
     **ALGORITHMS,
     "auto-chain": lambda vocabulary: Aligner(vocabulary, is_chain=True),
-    "exact": lambda _: ExactAlgorithm(),
-    "ngram": lambda _: NgramAlgorithm(),
-    "suffix": lambda _: SuffixAlgorithm(),
-    "suffix-chain": lambda _: SuffixAlgorithm(is_chain=True),
-    "myers": lambda _: MyersAlgorithm(),
+    "exact": lambda _: Baseline(ExactFollower),
+    "ngram": lambda _: Baseline(NgramFollower),
+    "suffix": lambda _: Baseline(SuffixFollower),
+    "suffix-chain": lambda _: Baseline(partial(SuffixFollower, is_chain=True)),
+    "myers": lambda _: Baseline(MyersFollower),
 }
 """What proposers offer, the chains of `auto`, and the baselines."""
 

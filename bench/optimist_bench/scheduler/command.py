@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from optimist_bench.harness.command import format_table, run_command
-from optimist_bench.scheduler.drive import Drive, Load, Times, time_exchanges
+from optimist_bench.scheduler.drive import Drive, Times, time_exchanges
 from optimist_common.process import collecting_seldom
 from optimist_common.settings import ServiceSettings
 from optimist_scheduler.core.base.values import SchedulerStats
@@ -49,13 +49,11 @@ def measure(settings: SchedulerBenchSettings) -> dict[str, Any]:
     The garbage collector stays on, and looks as seldom as in the service.
     """
     drive = Drive(
-        Load(
-            settings.requests,
-            settings.draft_tokens,
-            settings.depth,
-            settings.acceptance,
-            settings.seed,
-        )
+        settings.requests,
+        settings.draft_tokens,
+        settings.depth,
+        settings.acceptance,
+        settings.seed,
     )
     while drive.scheduler.num_waiting or drive.scheduler.num_running < settings.requests // 2:
         drive.step()

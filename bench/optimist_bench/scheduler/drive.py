@@ -11,9 +11,10 @@ from optimist_bench.harness.simulated_worker import SimulatedModel, SimulatedWor
 from optimist_bench.scheduler.traffic import MAX_OUTPUT_TOKENS, PROMPT_TOKENS, Traffic
 from optimist_common.columns import from_bytes
 from optimist_scheduler.core.base.values import StepOutputs
-from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.translate import plan_message, step_result
 from optimist_worker.core.plan import Sizes
 from optimist_worker.core.plan import StepResult as WorkerResult
@@ -78,17 +79,6 @@ STEP_NS = 1_000_000
 """How long each pass is said to take: drafts cost nothing, so all that may be are planned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What the core is driven with."""
-
-    requests: int
-    draft_tokens: int
-    depth: int
-    acceptance: float
-    seed: int
-
-
 @dataclass(slots=True)
 class Times:
     """Nanoseconds of each step, by phase, and of each call that is not part of a step."""
@@ -110,30 +100,25 @@ class Times:
 class Drive:
     """A scheduler and a worker that answers at once."""
 
-    def __init__(self, load: Load) -> None:
-        requests = load.requests
+    def __init__(
+        self, requests: int, draft_tokens: int, depth: int, acceptance: float, seed: int
+    ) -> None:
+        """Adds the first requests; see the settings of the benchmark."""
         model = SimulatedModel(
             max_model_len=PROMPT_TOKENS + MAX_OUTPUT_TOKENS,
             num_blocks=requests * BLOCKS_PER_REQUEST,
             max_num_seqs=requests,
-            max_num_batched_tokens=requests * (1 + load.draft_tokens) + PREFILL_TOKENS,
-            acceptance=load.acceptance,
+            max_num_batched_tokens=requests * (1 + draft_tokens) + PREFILL_TOKENS,
+            acceptance=acceptance,
             varies_drafts=True,
-            seed=load.seed,
+            seed=seed,
         )
-        config = EngineConfig(
-            vocab_size=model.vocab_size,
-            max_model_len=model.max_model_len,
-            num_blocks=model.num_blocks,
-            block_size=model.block_size,
-            max_num_seqs=model.max_num_seqs,
-            max_num_batched_tokens=model.max_num_batched_tokens,
+        scheduling = SchedulerSettings(
             max_num_waiting=requests,
-            num_speculative_tokens=load.draft_tokens,
-            max_plans_in_flight=load.depth,
-            enable_prefix_caching=True,
+            num_speculative_tokens=draft_tokens,
+            max_plans_in_flight=depth,
         )
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(describe_worker(model.describe(), scheduling).config)
         self.times = Times()
         self._worker = SimulatedWorker(model)
         self.sizes = Sizes(
@@ -143,7 +128,7 @@ class Drive:
             model.max_model_len,
             model.max_num_batched_tokens,
         )
-        self._traffic = Traffic(model, requests, load.seed)
+        self._traffic = Traffic(model, requests, seed)
         self._num_steps = 0
         self._cpu_ns = 0
         self._in_flight: deque[tuple[Plan, worker_pb2.ExecuteRequest]] = deque()

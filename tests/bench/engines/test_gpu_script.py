@@ -21,7 +21,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 KEYS = {
     *("device", "dtype", "is_tiny", "torch", "cuda", "transformers", "seconds"),
-    *("ceilings", "rows", "targets", "skipped", "errors"),
+    *("ceilings", "rows", "skipped", "errors"),
 }
 
 
@@ -51,10 +51,8 @@ def test_every_section_has_rows_or_says_why_not(tmp_path: Path) -> None:
             assert row["note"].count("identical") == 2
         if "differ alone" in row["what"]:
             assert row["measured"] == 0
-    # The table comes last, and targets are for real shapes.
-    assert output.index("services: at most") < output.index("\nwhat ") < output.index("\ntargets")
-    assert {target["name"] for target in report["targets"]} == {f"T{i}" for i in range(1, 8)}
-    assert {target["met"] for target in report["targets"]} == {None}
+    # The table comes last.
+    assert output.index("services: at most") < output.index("\nwhat ")
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from optimist_bench.peers.generate_server import GenerateServer
-from optimist_bench.peers.generate_stream import GenerateStream, Piece, Request
+from optimist_bench.peers.generate_server import GenerateServer, GenerateStream, Piece, Request
 from tests.stack import BUNDLED_MODEL, free_port, wait_until
 
 MESSAGES = [{"role": "user", "content": "abc"}]
@@ -118,14 +117,9 @@ def test_sampled_answers_are_of_their_seed(with_lookup: bool) -> None:
 
 
 def test_other_requests_are_refused(http: httpx.Client) -> None:
-    for change, message in (
-        ({"stream": False}, "only streamed answers"),
-        ({"max_tokens": 0}, "max_tokens must be at least 1"),
-        ({"messages": None}, "TypeError"),
-    ):
-        response = http.post("/v1/chat/completions", json=BODY | change)
-        assert response.status_code == 400
-        assert message in response.json()["error"]["message"]
+    response = http.post("/v1/chat/completions", json=BODY | {"messages": None})
+    assert response.status_code == 400
+    assert "TypeError" in response.json()["error"]["message"]
     assert http.post("/v1/completions", json=BODY).status_code == 404
     assert http.get("/metrics").status_code == 404
 

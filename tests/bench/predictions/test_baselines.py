@@ -6,17 +6,14 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import Indel
 
 from optimist_aligner.text.sources import SEPARATOR, Sources
-from optimist_bench.predictions.baselines.exact import ExactAlgorithm
-from optimist_bench.predictions.baselines.myers import MyersAlgorithm, MyersFollower, MyersReference
-from optimist_bench.predictions.baselines.ngram import NgramAlgorithm
-from optimist_bench.predictions.baselines.suffix import (
-    GrowingText,
-    SourceIndex,
-    SuffixAlgorithm,
-)
+from optimist_bench.predictions.baselines import Baseline
+from optimist_bench.predictions.baselines.exact import ExactFollower
+from optimist_bench.predictions.baselines.myers import MyersFollower
+from optimist_bench.predictions.baselines.ngram import NgramFollower
+from optimist_bench.predictions.baselines.suffix import GrowingText
 from tests.proposer.text import as_text, expected_text, texts, tokens
 
-EXACT, NGRAM, SUFFIX = ExactAlgorithm(), NgramAlgorithm(), SuffixAlgorithm()
+EXACT, NGRAM = Baseline(ExactFollower), Baseline(NgramFollower)
 
 
 @given(st.lists(texts, max_size=3), texts, st.booleans(), st.integers(0, 40))
@@ -58,8 +55,7 @@ def test_ngram_follows_the_longest_ngram(
 
 
 def aligned(predicted: str, *parts: str) -> MyersFollower:
-    reference: MyersReference = MyersAlgorithm().prepare(Sources([tokens(predicted)]))
-    follower = reference.follow()
+    follower = MyersFollower(Sources([tokens(predicted)]))
     for part in parts:
         follower.observe(tokens(part))
     return follower
@@ -82,7 +78,7 @@ def test_myers_is_the_shortest_script_however_the_output_is_divided(
 
 @given(texts, texts)
 def test_matches_are_all_occurrences_of_each_suffix(predicted: str, output: str) -> None:
-    text = GrowingText(SourceIndex(Sources([tokens(predicted)])))
+    text = GrowingText(Sources([tokens(predicted)]))
     text.extend(tokens(output))
     known = [SEPARATOR, *tokens(predicted), SEPARATOR, *tokens(output)]
     expected: dict[int, list[int]] = {}

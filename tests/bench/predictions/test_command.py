@@ -12,7 +12,8 @@ from tokenizers import pre_tokenizers
 from optimist_bench.__main__ import main
 from optimist_bench.harness.pair import Pair
 from optimist_bench.predictions import command
-from optimist_bench.predictions.baselines.exact import ExactAlgorithm
+from optimist_bench.predictions.baselines import Baseline
+from optimist_bench.predictions.baselines.exact import ExactFollower
 from optimist_bench.predictions.cases import small_cases
 from optimist_bench.predictions.command import METHODS
 from optimist_bench.predictions.report import describe, summarise
@@ -104,7 +105,9 @@ def test_width_follows_the_marginal_cost(run: Command) -> None:
 def test_figures_of_one_request() -> None:
     predicted = array("i", range(20))
     truth = array("i", [*range(10), 50, 51])
-    outcomes = Simulation([Pair(predicted, array("i"), truth, {})]).run(ExactAlgorithm(), 4, 0.01)
+    outcomes = Simulation([Pair(predicted, array("i"), truth, {})]).run(
+        Baseline(ExactFollower), 4, 0.01
+    )
     report = summarise(outcomes, method="exact", window=4, marginal_cost=0.01)
     # 0-3 and 4, 5-8 and 9, then four wrong and 50, then nothing and 51.
     assert report["passes"] == 4

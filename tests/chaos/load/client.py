@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -74,31 +74,33 @@ class Client:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        gateways: Sequence[str] | Mapping[str, str],
         deadline_seconds: float,
         may_break: Callable[[str, float], bool] = lambda url, since: False,
         seed: int = 0,
         on_chunk: Callable[[Outcome], None] = lambda outcome: None,
-        grpc_addresses: Mapping[str, str] | None = None,
     ) -> None:
         """Connects to nobody yet.
 
         Args:
-            urls: Of the gateways.
+            gateways: Their URLs, by which may be where they speak gRPC, for cases that need it.
             deadline_seconds: From a request's beginning, all its tries included.
             may_break: Whether a gateway, by its URL, was harmed since a time.
             seed: Of the choice of gateways.
             on_chunk: Called after each chunk with tokens.
-            grpc_addresses: Where the gateways speak gRPC, by their URLs; for cases that need it.
         """
-        self._grpc_addresses = grpc_addresses or {}
-        self._urls, self._deadline_seconds = urls, deadline_seconds
+        self._grpc_addresses = gateways if isinstance(gateways, Mapping) else {}
+        self._urls, self._deadline_seconds = list(gateways), deadline_seconds
         self._may_break, self._rng = may_break, random.Random(f"client {seed}")
         self._on_chunk = on_chunk
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
 
-    async def aclose(self) -> None:
+    async def __aenter__(self) -> Self:
+        """Asks while it is open."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         """Ends what is left of it."""
         await self._http.aclose()
 

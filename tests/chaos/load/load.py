@@ -40,7 +40,7 @@ class LoadSettings:
     seed: int = 0
 
 
-async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> Answers:
+async def ask_each(client: Client, cases: Sequence[Case]) -> Answers:
     """Asks each once without drafts, some at a time, with nothing in the way.
 
     Returns:
@@ -49,7 +49,7 @@ async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> A
     Raises:
         RuntimeError: One was not answered, or not with the error that is right.
     """
-    places = asyncio.Semaphore(at_once)
+    places = asyncio.Semaphore(4)
 
     async def ask(case: Case) -> Answer:
         async with places:

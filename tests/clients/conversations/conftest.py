@@ -1,13 +1,12 @@
 """A gateway before a scheduler that follows plans."""
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from tests.clients.conversations.agents import WORD
 from tests.clients.conversations.scripted import CHAT_TEMPLATE, NAME, ScriptedScheduler
@@ -39,27 +38,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     save_model(directory, 512, CHAT_TEMPLATE)
     scheduler = ScriptedScheduler(directory)
     with ExitStack() as stack:
-        port = stack.enter_context(_running(scheduler))
+        # Beside the tests, which wait for their clients.
+        portal = stack.enter_context(start_blocking_portal())
+        server, port = portal.call(start_scheduler, scheduler)
+        stack.callback(portal.call, server.stop)
         address = f"127.0.0.1:{port}"
         gateway = start(stack, "gateway", "--model", str(directory), "--schedulers", address)
         yield Served(f"http://{gateway.address}", scheduler)
-
-
-@contextmanager
-def _running(scheduler: ScriptedScheduler) -> Iterator[int]:
-    """Serves beside the tests, which wait for their clients; gives the port."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        started = asyncio.run_coroutine_threadsafe(start_scheduler(scheduler), loop)
-        server, port = started.result(60)
-        yield port
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(60)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 @pytest.fixture

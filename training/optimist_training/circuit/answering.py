@@ -68,21 +68,28 @@ def copy_layer(basis: Basis) -> tuple[list[Head], Neurons]:
     source.copy(read, write)
     source.copy(basis.row(word=1), basis.row(copied_word=1))
     column, nothing = basis.rows("column"), 0 * basis.one
-    following = _position_head(basis, next_count(column.shape[0]) @ column, nothing)
+    following = position_head(basis, next_count(column.shape[0]) @ column, nothing)
     following.copy(basis.row(is_old=1), basis.row(next_is_old=1))
-    current = _position_head(basis, column, nothing)
+    current = position_head(basis, column, nothing)
     current.copy(basis.row(is_old=1), basis.row(word_is_old=1))
-    beyond = _position_head(basis, column, basis.row(one=2 * NEVER, in_new_word=-2 * NEVER))
+    beyond = position_head(basis, column, basis.row(one=2 * NEVER, in_new_word=-2 * NEVER))
     beyond.copy(2 * read, write)
     return [source, following, current, beyond], _decisions(basis)
 
 
-def _position_head(basis: Basis, column: Tensor, threshold: Tensor) -> Head:
-    """Looks in the code for the end of an old word at this line and a given column."""
+def position_head(basis: Basis, column: Tensor, threshold: Tensor, veto: float = NEVER) -> Head:
+    """Looks in the code for the end of an old word at this line and a given column.
+
+    Args:
+        basis: The residual stream.
+        column: The rows that read the column.
+        threshold: The row that reads by how much more a position has to score to be found.
+        veto: What is taken from the score of positions in the answer.
+    """
     head = Head()
     head.match(basis.rows("line"), basis.rows("line"), PLACE)
     head.match(column, basis.rows("column"), PLACE)
-    head.match(basis.one, basis.row(is_old=PLACE, in_answer=-NEVER))
+    head.match(basis.one, basis.row(is_old=PLACE, in_answer=-veto))
     score = 3 * PLACE - THRESHOLD
     head.match(score * basis.one + threshold, basis.marker(score=1))
     return head

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -81,29 +82,19 @@ PLACE, THRESHOLD = 72.0, 20.0
 """Score of a matching position, and by how much less still counts as found."""
 
 
-class Basis:
+@dataclass(frozen=True)
+class Basis(Subspaces):
     """The residual stream, with the rows and vectors that the circuit is written in."""
 
-    def __init__(self, spaces: Subspaces, pad: Tensor, token_codes: dict[str, Tensor]) -> None:
-        """Prepares the basis.
+    pad: Tensor
+    """The piece that is beyond the start of a word, [piece_width]."""
+    token_codes: dict[str, Tensor]
+    """The next-token codes of tokens that are not copied from anywhere, each [next_width]."""
 
-        Args:
-            spaces: The residual stream.
-            pad: The piece that is beyond the start of a word, [piece_width].
-            token_codes: The next-token codes of ":", backtick and newline, each [next_width].
-        """
-        self._spaces = spaces
-        self.pad = pad
-        self.token_codes = token_codes
-        self.one = spaces.row(one=1)
-
-    def row(self, **weights: float) -> Tensor:
-        """Returns the row that reads a weighted sum of features, [hidden_size]."""
-        return self._spaces.row(**weights)
-
-    def rows(self, *names: str) -> Tensor:
-        """Returns the rows that read blocks, [width, hidden_size]."""
-        return torch.cat([self._spaces.rows(name) for name in names])
+    @property
+    def one(self) -> Tensor:
+        """The row that reads 1, [hidden_size]."""
+        return self.row(one=1)
 
     def next(self) -> tuple[Tensor, Tensor]:
         """Returns the rows that read a token's code and those of the next token's, [width, :]."""

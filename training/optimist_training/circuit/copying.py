@@ -8,7 +8,7 @@ on from there.
 """
 
 import math
-from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -37,30 +37,18 @@ _NOISE = 0.02
 _CODE, _NEXT = 10, 40
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Where everything lies in the residual stream."""
+def _lay_out() -> tuple[dict[str, slice], int]:
+    """Returns where everything lies in the residual stream, and how wide that is."""
+    widths = {"one": 1, "code": _CODE, "window": _CODE}
+    widths |= {f"before_{offset}": _CODE for offset in _OFFSETS}
+    widths |= {"token": _NEXT, "answer": 1, "next": _NEXT}
+    ends = list(accumulate(widths.values()))
+    places = zip(widths.items(), ends, strict=True)
+    size = -(-ends[-1] // (8 * NUM_HEADS)) * 8 * NUM_HEADS
+    return {name: slice(end - width, end) for (name, width), end in places}, size
 
-    one: slice
-    code: slice
-    window: slice
-    before: tuple[slice, ...]
-    token: slice
-    answer: slice
-    next: slice
-    size: int
 
-    @staticmethod
-    def lay_out() -> "_Layout":
-        widths = [1, _CODE, _CODE, *[_CODE] * len(_OFFSETS), _NEXT, 1, _NEXT]
-        slices, start = [], 0
-        for width in widths:
-            slices.append(slice(start, start + width))
-            start += width
-        size = -(-start // (8 * NUM_HEADS)) * 8 * NUM_HEADS
-        before = tuple(slices[3 : 3 + len(_OFFSETS)])
-        token, answer, following = slices[3 + len(_OFFSETS) :]
-        return _Layout(slices[0], slices[1], slices[2], before, token, answer, following, size)
+_LAYOUT, _SIZE = _lay_out()
 
 
 def copying_model(
@@ -69,7 +57,6 @@ def copying_model(
     eos_token_id: int | None,
     max_positions: int,
     seed: int,
-    intermediate_size: int = 128,
 ) -> LlamaForCausalLM:
     """Returns the model.
 
@@ -80,13 +67,12 @@ def copying_model(
         eos_token_id: The target's.
         max_positions: The target's.
         seed: Of the tokens' codes.
-        intermediate_size: Of the feed-forward layers, which start with nothing to say.
     """
-    layout = _Layout.lay_out()
     config = LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=layout.size,
-        intermediate_size=intermediate_size,
+        hidden_size=_SIZE,
+        # Feed-forward layers start with nothing to say.
+        intermediate_size=128,
         num_hidden_layers=NUM_LAYERS,
         num_attention_heads=NUM_HEADS,
         num_key_value_heads=NUM_HEADS,
@@ -106,61 +92,61 @@ def copying_model(
                 parameter.normal_(0.0, _NOISE)
             if "down_proj" in name or "o_proj" in name:
                 parameter.zero_()
-        _write(model, layout, answer_id, seed)
+        _write(model, answer_id, seed)
     return model
 
 
-def _write(model: LlamaForCausalLM, layout: _Layout, answer_id: int | None, seed: int) -> None:
+def _write(model: LlamaForCausalLM, answer_id: int | None, seed: int) -> None:
     vocab_size = model.config.vocab_size
     codes = spherical_code(vocab_size, _CODE, seed).float()
     tokens = spherical_code(vocab_size, _NEXT, seed + 1).float()
     embedding = model.model.embed_tokens.weight
     embedding.zero_()
-    embedding[:, layout.one] = 1.0
-    embedding[:, layout.code] = codes
-    embedding[:, layout.token] = tokens
+    embedding[:, _LAYOUT["one"]] = 1.0
+    embedding[:, _LAYOUT["code"]] = codes
+    embedding[:, _LAYOUT["token"]] = tokens
     if answer_id is not None:
-        embedding[answer_id, layout.answer] = 1.0
+        embedding[answer_id, _LAYOUT["answer"]] = 1.0
     model.lm_head.weight.zero_()
-    model.lm_head.weight[:, layout.next] = _LOGIT_SCALE * tokens
+    model.lm_head.weight[:, _LAYOUT["next"]] = _LOGIT_SCALE * tokens
     # What a token has of unit length: constant, code and token; then also codes before and window.
     parts = (3.0, 3.0 + len(_OFFSETS) + 1.0)
     for layer, total in zip(model.model.layers, parts, strict=True):
-        size = math.sqrt(total / layout.size)
+        size = math.sqrt(total / _SIZE)
         layer.input_layernorm.weight.fill_(size)
         layer.post_attention_layernorm.weight.fill_(size)
-    model.model.norm.weight.fill_(math.sqrt((parts[1] + 1.0) / layout.size))
-    _earlier_tokens(model.model.layers[0].self_attn, layout)
-    _matching(model.model.layers[1].self_attn, layout)
+    model.model.norm.weight.fill_(math.sqrt((parts[1] + 1.0) / _SIZE))
+    _earlier_tokens(model.model.layers[0].self_attn)
+    _matching(model.model.layers[1].self_attn)
 
 
-def _earlier_tokens(attention: Any, layout: _Layout) -> None:
+def _earlier_tokens(attention: Any) -> None:
     """Writes layer 0."""
     for head, offset in enumerate(_OFFSETS):
         planes = dict.fromkeys(range(_FIRST_CONTENT_PLANE - 1), _SHARP)
-        _at_offset(attention, head, layout, planes, offset)
-        _copy(attention, head, layout.code, layout.before[head])
+        _at_offset(attention, head, planes, offset)
+        _copy(attention, head, _LAYOUT["code"], _LAYOUT[f"before_{offset}"])
     window = len(_OFFSETS)
-    _at_offset(attention, window, layout, _WINDOW, 0)
-    _copy(attention, window, layout.code, layout.window, _WINDOW_GAIN)
+    _at_offset(attention, window, _WINDOW, 0)
+    _copy(attention, window, _LAYOUT["code"], _LAYOUT["window"], _WINDOW_GAIN)
     turn = window + 1
-    _compare(attention, turn, [(layout.one, layout.answer, 20.0)])
-    _copy(attention, turn, layout.answer, layout.answer)
+    _compare(attention, turn, [(_LAYOUT["one"], _LAYOUT["answer"], 20.0)])
+    _copy(attention, turn, _LAYOUT["answer"], _LAYOUT["answer"])
 
 
-def _matching(attention: Any, layout: _Layout) -> None:
+def _matching(attention: Any) -> None:
     """Writes layer 1."""
-    here = (layout.code, *layout.before[:-1])
-    pairs = list(zip(here, layout.before, _MATCH, strict=True))
-    pairs.append((layout.window, layout.window, _WINDOW_MATCH))
+    before = [_LAYOUT[f"before_{offset}"] for offset in _OFFSETS]
+    pairs = list(zip((_LAYOUT["code"], *before[:-1]), before, _MATCH, strict=True))
+    pairs.append((_LAYOUT["window"], _LAYOUT["window"], _WINDOW_MATCH))
     _compare(attention, 0, pairs)
-    _copy(attention, 0, layout.token, layout.next)
+    _copy(attention, 0, _LAYOUT["token"], _LAYOUT["next"])
     # One head more of the same kind, that does not start at the same position.
     _compare(attention, 1, [(query, key, weight / 2) for query, key, weight in pairs])
-    _copy(attention, 1, layout.token, layout.next, 0.25)
+    _copy(attention, 1, _LAYOUT["token"], _LAYOUT["next"], 0.25)
     for head, lane in ((0, _lanes()[-1]), (1, _lanes()[-1])):
-        _rows(attention.q_proj, head)[lane, layout.one] = 1.0
-        _rows(attention.k_proj, head)[lane, layout.answer] = -_NOT_ANSWER * math.sqrt(HEAD_DIM)
+        _rows(attention.q_proj, head)[lane, _LAYOUT["one"]] = 1.0
+        _rows(attention.k_proj, head)[lane, _LAYOUT["answer"]] = -_NOT_ANSWER * math.sqrt(HEAD_DIM)
 
 
 def _lanes() -> list[int]:
@@ -173,9 +159,7 @@ def _rows(projection: Any, head: int) -> Tensor:
     return weight[head * HEAD_DIM : (head + 1) * HEAD_DIM]
 
 
-def _at_offset(
-    attention: Any, head: int, layout: _Layout, planes: dict[int, float], offset: int
-) -> None:
+def _at_offset(attention: Any, head: int, planes: dict[int, float], offset: int) -> None:
     """Attends around the token `offset` positions before."""
     query, key = _rows(attention.q_proj, head), _rows(attention.k_proj, head)
     query.zero_()
@@ -183,9 +167,9 @@ def _at_offset(
     for plane, amplitude in planes.items():
         scale = math.sqrt(amplitude * math.sqrt(HEAD_DIM))
         angle = offset * _ROPE_THETA ** (-plane / (HEAD_DIM // 2))
-        query[plane, layout.one] = scale
-        key[plane, layout.one] = scale * math.cos(angle)
-        key[plane + HEAD_DIM // 2, layout.one] = scale * math.sin(angle)
+        query[plane, _LAYOUT["one"]] = scale
+        key[plane, _LAYOUT["one"]] = scale * math.cos(angle)
+        key[plane + HEAD_DIM // 2, _LAYOUT["one"]] = scale * math.sin(angle)
 
 
 def _compare(attention: Any, head: int, pairs: list[tuple[slice, slice, float]]) -> None:

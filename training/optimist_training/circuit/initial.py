@@ -120,7 +120,7 @@ def _weights(tokenizer: Tokenizer, seed: int) -> list[tuple[str, Tensor]]:
     ]
     for verb in _VERBS:
         _only_token(tokenizer, verb)
-    basis = Basis(spaces, codes["piece"][-1], token_codes)
+    basis = Basis(spaces.slices, codes["piece"][-1], token_codes)
     layers = circuit_layers(basis, torch.Generator().manual_seed(seed))
     for number, layer in enumerate(layers):
         prefix = f"model.layers.{number}."

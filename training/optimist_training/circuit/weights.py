@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ BLOCKS = {
 class Subspaces:
     """Where each feature and block lies."""
 
-    slices: dict[str, slice] = field(default_factory=dict)
+    slices: dict[str, slice]
 
     @staticmethod
     def build() -> "Subspaces":
@@ -71,9 +71,10 @@ class Subspaces:
             raise ValueError(f"{start} dimensions do not fit into {HIDDEN_SIZE}")
         return Subspaces(slices)
 
-    def rows(self, name: str) -> Tensor:
-        """Returns the rows that read a block, [width, hidden_size]."""
-        return torch.eye(HIDDEN_SIZE, dtype=torch.float64)[self.slices[name]]
+    def rows(self, *names: str) -> Tensor:
+        """Returns the rows that read blocks, [width, hidden_size]."""
+        identity = torch.eye(HIDDEN_SIZE, dtype=torch.float64)
+        return torch.cat([identity[self.slices[name]] for name in names])
 
     def row(self, **weights: float) -> Tensor:
         """Returns one row that reads a weighted sum of features, [hidden_size]."""

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
+from optimist_training.circuit.answering import position_head
 from optimist_training.circuit.basis import (
     COUNT_UNIT,
     NEVER,
     PLACE,
-    THRESHOLD,
     VETO,
     Basis,
     harmonic_code,
@@ -127,7 +127,7 @@ def _basis(target: Target, own: Subspaces) -> Basis:
         parts = ("code", "code_more", "piece")
         code = torch.cat([embedding[token_id, spaces.slices[part]] for part in parts])
         codes[name] = code / 3**0.5
-    return Basis(own, torch.zeros(BLOCKS["piece"]), codes)
+    return Basis(own.slices, torch.zeros(BLOCKS["piece"]), codes)
 
 
 def _fusion(spaces: Subspaces, own: Subspaces) -> tuple[Tensor, Tensor]:
@@ -176,12 +176,7 @@ def _heads(basis: Basis) -> list[Head]:
 
 def _position_head(basis: Basis, column: Tensor) -> Head:
     """Looks in the code for what is after an old word at this line and a given column."""
-    head = Head()
-    head.match(basis.rows("line"), basis.rows("line"), PLACE)
-    head.match(column, basis.rows("column"), PLACE)
-    head.match(basis.one, basis.row(is_old=PLACE, in_answer=-4 * NEVER))
-    head.match((3 * PLACE - THRESHOLD) * basis.one, basis.marker(score=1))
-    return head
+    return position_head(basis, column, 0 * basis.one, veto=4 * NEVER)
 
 
 def _new_text(basis: Basis) -> list[Head]:

@@ -33,13 +33,13 @@ class Lesson:
 class Target:
     """A frozen model that teaches."""
 
-    def __init__(self, name: str, dtype: str = "float32", device: str = "cpu") -> None:
+    def __init__(self, name: str, device: str = "cpu") -> None:
         """Loads a model as the worker does.
 
         Raises:
             SetupError: It cannot be loaded.
         """
-        self.model: Model = load_model(name, dtype, device)
+        self.model: Model = load_model(name, "float32", device)
         self.model.module.set_attn_implementation("sdpa")
         self.config: Any = self.model.module.config.get_text_config()
         self.hidden_size: int = self.model.module.get_output_embeddings().weight.shape[1]

@@ -5,59 +5,31 @@ Of several predictions the first counts that the output has not left yet.
 
 from array import array
 
-from optimist_aligner.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.algorithm import Follower
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import SEPARATOR, Sources
 from optimist_proposer.core.line import START_EVIDENCE, copied
 
 
-class ExactAlgorithm(Algorithm):
-    """What a prediction is worth without re-alignment."""
-
-    def prepare(self, sources: Sources) -> "ExactReference":
-        """See `Algorithm.prepare`."""
-        return ExactReference(sources)
-
-
-class ExactReference(Reference):
-    """The sources and where each prediction begins."""
-
-    def __init__(self, sources: Sources) -> None:
-        self.sources = sources
-        predicted = sources.token_ids[: sources.num_predicted]
-        ends = [index for index, token in enumerate(predicted) if token == SEPARATOR]
-        self.starts = tuple([0, *(end + 1 for end in ends[:-1])] if ends else ())
-
-    @property
-    def num_bytes(self) -> int:
-        """See `Reference.num_bytes`."""
-        return 512 + 8 * (len(self.sources.token_ids) + len(self.starts))
-
-    def follow(self) -> "ExactFollower":
-        """See `Reference.follow`."""
-        return ExactFollower(self)
-
-
 class ExactFollower(Follower):
     """Knows how long the output is and which predictions it has not left."""
 
-    __slots__ = ("_num_known", "_sources", "_starts")
-
-    def __init__(self, reference: ExactReference) -> None:
-        self._sources = reference.sources
-        self._starts = reference.starts
-        self._num_known = 0
+    def __init__(self, sources: Sources) -> None:
+        self._sources, self._num_known = sources, 0
+        predicted = sources.token_ids[: sources.num_predicted]
+        ends = [index for index, token in enumerate(predicted) if token == SEPARATOR]
+        self._starts = [0, *(end + 1 for end in ends[:-1])] if ends else []
 
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""
         indices = [start + self._num_known for start in self._starts]
         predicted = self._sources.token_ids
         # What is left stays out: a separator equals no token, so no copy runs across one.
-        self._starts = tuple(
+        self._starts = [
             start
             for start, index in zip(self._starts, indices, strict=True)
             if predicted[index : index + len(token_ids)] == token_ids
-        )
+        ]
         self._num_known += len(token_ids)
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:

@@ -11,40 +11,16 @@ search of the whole output would find.
 
 from array import array
 
-from optimist_aligner.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.algorithm import Follower
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 from optimist_proposer.core.line import START_EVIDENCE, copied
 
 
-class MyersAlgorithm(Algorithm):
-    """Aligns the first prediction with the output by insertions and deletions."""
-
-    def prepare(self, sources: Sources) -> "MyersReference":
-        """See `Algorithm.prepare`."""
-        return MyersReference(sources)
-
-
-class MyersReference(Reference):
-    """The sources and the first prediction."""
-
-    def __init__(self, sources: Sources) -> None:
-        self.sources = sources
-        end = sources.token_ids.index(SEPARATOR) if sources.num_predicted else 0
-        self.predicted = sources.token_ids[:end]
-
-    @property
-    def num_bytes(self) -> int:
-        """See `Reference.num_bytes`."""
-        return 512 + 12 * len(self.sources.token_ids)
-
-    def follow(self) -> "MyersFollower":
-        """See `Reference.follow`."""
-        return MyersFollower(self)
-
-
 class MyersFollower(Follower):
-    """The furthest points of the paths with the least number of edits.
+    """Aligns the first prediction with the output by insertions and deletions.
+
+    It keeps the furthest points of the paths with the least number of edits.
 
     Attributes:
         num_edits: Insertions and deletions of the shortest edit script.
@@ -52,8 +28,9 @@ class MyersFollower(Follower):
         run: Tokens in a row that agree before that index.
     """
 
-    def __init__(self, reference: MyersReference) -> None:
-        self._sources, self._predicted = reference.sources, reference.predicted
+    def __init__(self, sources: Sources) -> None:
+        end = sources.token_ids.index(SEPARATOR) if sources.num_predicted else 0
+        self._sources, self._predicted = sources, sources.token_ids[:end]
         self._output = array(INT32)
         # By diagonal x - y: how far in the prediction paths with `num_edits` edits come, and where
         # the matching tokens at their ends begin.

@@ -11,7 +11,7 @@ Source: Saxena, Prompt Lookup Decoding, 2023, https://github.com/apoorvumang/pro
 from array import array
 from itertools import chain, compress
 
-from optimist_aligner.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.algorithm import Follower
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, NO_POSITION, SEPARATOR, Sources
 from optimist_proposer.core.line import START_EVIDENCE, chained, copied
@@ -23,50 +23,24 @@ MAX_EVIDENCE = 64
 Index = dict[tuple[int, ...], int]
 
 
-class NgramAlgorithm(Algorithm):
-    """Looks up the last tokens in all that is known."""
-
-    def prepare(self, sources: Sources) -> "NgramReference":
-        """See `Algorithm.prepare`."""
-        return NgramReference(sources)
-
-
-class NgramReference(Reference):
-    """The sources and the index after the first occurrence of each n-gram."""
+class NgramFollower(Follower):
+    """Knows the index after the first occurrence of each n-gram."""
 
     def __init__(self, sources: Sources) -> None:
-        self.sources = sources
+        self._sources = sources
+        self._output = array(INT32)
+        self._index: Index = {}
+        """Of the sources."""
+        self._own_index: Index = {}
+        """Of the output, as far as the sources do not have them."""
         token_ids = sources.token_ids[::-1]
-        self.index: Index = {}
         for length in range(1, MAX_NGRAM + 1):
             grams = zip(*(token_ids[skip:] for skip in reversed(range(length))), strict=False)
             # From the end to the beginning: of equal n-grams the first one stays.
             entries = zip(grams, range(len(token_ids), 0, -1), strict=False)
             # What is at the end of a text says nothing of what comes next.
             is_continued = chain([False], map(SEPARATOR.__ne__, token_ids))
-            self.index.update(compress(entries, is_continued))
-
-    @property
-    def num_bytes(self) -> int:
-        """See `Reference.num_bytes`."""
-        return 512 + 8 * len(self.sources.token_ids) + 200 * len(self.index)
-
-    def follow(self) -> "NgramFollower":
-        """See `Reference.follow`."""
-        return NgramFollower(self)
-
-
-class NgramFollower(Follower):
-    """Knows the output and its n-grams."""
-
-    __slots__ = ("_index", "_output", "_own_index", "_sources")
-
-    def __init__(self, reference: NgramReference) -> None:
-        self._sources = reference.sources
-        self._index = reference.index
-        self._output = array(INT32)
-        # Of what is not in the sources.
-        self._own_index: Index = {}
+            self._index.update(compress(entries, is_continued))
 
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""

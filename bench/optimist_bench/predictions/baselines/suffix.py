@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimist_aligner.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.algorithm import Follower
 from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_aligner.text.sources import INT32, NO_POSITION, SEPARATOR, Sources
 from optimist_proposer.core.line import START_EVIDENCE, copied
 
-Indices = NDArray[np.int32]
+Indices = Sequence[int] | NDArray[np.int32]
 
 MAX_OCCURRENCES = 256
 """Most occurrences of a match: of more the last ones count."""
@@ -41,36 +41,6 @@ class Match:
     """Indices in the text after each occurrence, ascending."""
 
 
-class SourceIndex:
-    """The sources with the indices of each token; does not change.
-
-    Attributes:
-        text: A separator, then the sources [num_indices + 1].
-        positions: Of each index of `text`, as `Sources.positions`.
-    """
-
-    def __init__(self, sources: Sources) -> None:
-        self.text = array(INT32, [SEPARATOR]) + sources.token_ids
-        self.positions = array(INT32, [NO_POSITION]) + sources.positions
-        # The token before each index after which the text goes on.
-        before = np.array(self.text[:-1], dtype=np.int32)
-        after = np.array(self.text[1:], dtype=np.int32)
-        indices = np.flatnonzero((before != SEPARATOR) & (after != SEPARATOR)).astype(np.int32)
-        order = np.argsort(before[indices], kind="stable")
-        self._indices: Indices = indices[order] + np.int32(1)
-        self._tokens: Indices = before[indices][order]
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory it takes, in bytes, roughly."""
-        return 512 + 16 * len(self.text)
-
-    def indices_after(self, token_id: int) -> Indices:
-        """Returns the indices after each occurrence of a token, ascending."""
-        first, end = np.searchsorted(self._tokens, (token_id, token_id + 1))
-        return self._indices[first:end]
-
-
 class GrowingText:
     """The sources and, after them, the output so far.
 
@@ -78,21 +48,22 @@ class GrowingText:
         token_ids: A separator, the sources, the output.
     """
 
-    __slots__ = ("_output_start", "_own_indices", "_sources", "token_ids")
-
-    def __init__(self, sources: SourceIndex) -> None:
-        self._sources = sources
-        self.token_ids = sources.text[:]
+    def __init__(self, sources: Sources) -> None:
+        self.token_ids = array(INT32, [SEPARATOR])
+        self._positions = array(INT32, [NO_POSITION]) + sources.positions
+        self._indices: dict[int, array[int]] = {}
+        """After each occurrence of a token after which the text goes on, ascending."""
+        self.extend(sources.token_ids)
         self._output_start = len(self.token_ids)
-        self._own_indices: dict[int, array[int]] = {}
 
     def extend(self, token_ids: "array[int]") -> None:
-        """Appends output tokens."""
+        """Appends tokens."""
         first = len(self.token_ids)
         self.token_ids.extend(token_ids)
-        for index in range(max(first, self._output_start + 1), len(self.token_ids)):
+        for index in range(first, len(self.token_ids)):
             before = self.token_ids[index - 1]
-            self._own_indices.setdefault(before, array(INT32)).append(index)
+            if SEPARATOR not in (before, self.token_ids[index]):
+                self._indices.setdefault(before, array(INT32)).append(index)
 
     @property
     def num_output(self) -> int:
@@ -101,9 +72,7 @@ class GrowingText:
 
     def position(self, index: int) -> int:
         """Returns the position of an index, see `Sources.positions`."""
-        if index >= self._output_start:
-            return NO_POSITION
-        return self._sources.positions[index]
+        return self._positions[index] if index < self._output_start else NO_POSITION
 
     def matches(self, max_length: int) -> list[Match]:
         """Returns where the end of the output stood before, the longest suffix last.
@@ -115,34 +84,26 @@ class GrowingText:
         """
         if self.num_output == 0:
             return []
-        indices = self._indices_after_last()
         found: list[Match] = []
+        indices: Indices = self._indices.get(self.token_ids[-1], array(INT32))
         length = 1
         while len(indices):
             longer = indices[:0]
             if length < min(max_length, self.num_output):
-                longer = self._kept(indices, length + 1)
+                longer = self._keep(indices, length + 1)
             if len(longer) < len(indices):
                 found.append(Match(length, [int(index) for index in indices[-MAX_OCCURRENCES:]]))
             indices = longer
             length += 1
         return found
 
-    def _indices_after_last(self) -> Sequence[int] | Indices:
-        last = self.token_ids[-1]
-        own = self._own_indices.get(last, ())
-        indices = self._sources.indices_after(last)
-        if len(indices) + len(own) <= MAX_OCCURRENCES:
-            return [*indices.tolist(), *own]
-        return np.concatenate((indices, np.array(own, dtype=np.int32)))
-
-    def _kept(self, indices: Sequence[int] | Indices, length: int) -> Sequence[int] | Indices:
+    def _keep(self, indices: Indices, length: int) -> Indices:
         """Returns the indices before which the last `length` tokens are; one fewer do."""
         token_ids = self.token_ids
         wanted = token_ids[-length]
-        if isinstance(indices, np.ndarray) and len(indices) > MAX_OCCURRENCES:
-            view = np.frombuffer(token_ids, dtype=np.int32)
-            kept: Indices = indices[view[indices - length] == wanted]
+        if len(indices) > MAX_OCCURRENCES:
+            several = np.array(indices, np.int32)
+            kept: Indices = several[np.frombuffer(token_ids, np.int32)[several - length] == wanted]
             return kept
         return [int(index) for index in indices if token_ids[index - length] == wanted]
 
@@ -216,45 +177,13 @@ MAX_MATCH = 64
 """Longest suffix that is looked for [tokens]."""
 
 
-class SuffixAlgorithm(Algorithm):
-    """Looks up the longest suffix in all that is known."""
-
-    def __init__(self, *, is_chain: bool = False) -> None:
-        """Proposes trees; with `is_chain` the likeliest path alone."""
-        self._is_chain = is_chain
-
-    def prepare(self, sources: Sources) -> "SuffixReference":
-        """See `Algorithm.prepare`."""
-        return SuffixReference(sources, is_chain=self._is_chain)
-
-
-class SuffixReference(Reference):
-    """The sources and the indices of their tokens."""
-
-    def __init__(self, sources: Sources, *, is_chain: bool) -> None:
-        self.sources = sources
-        self.index = SourceIndex(sources)
-        self.is_chain = is_chain
-
-    @property
-    def num_bytes(self) -> int:
-        """See `Reference.num_bytes`."""
-        return 512 + 8 * len(self.sources.token_ids) + self.index.num_bytes
-
-    def follow(self) -> "SuffixFollower":
-        """See `Reference.follow`."""
-        return SuffixFollower(self)
-
-
 class SuffixFollower(Follower):
-    """Knows the output and the indices of its tokens."""
+    """Knows the output and the indices of all tokens."""
 
-    __slots__ = ("_is_chain", "_sources", "_text")
-
-    def __init__(self, reference: SuffixReference) -> None:
-        self._sources = reference.sources
-        self._text = GrowingText(reference.index)
-        self._is_chain = reference.is_chain
+    def __init__(self, sources: Sources, *, is_chain: bool = False) -> None:
+        """Proposes trees; with `is_chain` the likeliest path alone."""
+        self._sources, self._is_chain = sources, is_chain
+        self._text = GrowingText(sources)
 
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""

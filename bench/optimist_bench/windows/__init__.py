@@ -1,1 +1,0 @@
-"""`optimist bench windows`: what proposers cost on the way from one pass to the next."""
