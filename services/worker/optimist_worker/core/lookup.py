@@ -19,6 +19,8 @@ from optimist_worker.core.transfers import send
 MOST_PREDICTED = 32_768
 """Tokens of a request's predictions that are kept; what comes after is not looked up."""
 _NO_TOKEN = -1
+NO_CURSOR = -(2**40)
+"""Of a row that has copied nothing yet."""
 
 
 class Looking(NamedTuple):
@@ -113,6 +115,7 @@ class Predictions:
         self.token_ids = torch.zeros((num_rows, width), dtype=torch.int32, device=device)
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self.cursors = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        """See `look_up`."""
 
     def admit(self, admission: Admission) -> None:
         """Takes the predictions of a request, of which its output so far is taken to be a copy."""
@@ -121,12 +124,14 @@ class Predictions:
             tokens = send(torch.tensor(kept, dtype=torch.int32), self.token_ids.device)
             self.token_ids[admission.slot, : len(kept)] = tokens
         self.lengths[admission.slot] = len(kept)
-        self.cursors[admission.slot] = len(admission.token_ids) - admission.num_prompt_tokens
+        self.cursors[admission.slot] = -admission.num_prompt_tokens
 
-    def read(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what lies around the cursors, see `count_matches`, and the indices there."""
+    def read(
+        self, slots: torch.Tensor, cursors: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what lies around some indices, see `count_matches`, and the indices there."""
         offsets = torch.arange(-LONGEST_MATCH - REACH, REACH, device=slots.device)
-        indices = self.cursors[slots][:, None] + offsets
+        indices = cursors[:, None] + offsets
         within = indices.clamp(0, self.token_ids.shape[1] - 1)
         texts = torch.where(indices >= 0, self.token_ids[slots[:, None], within], _NO_TOKEN)
         return texts, indices[:, LONGEST_MATCH:]
@@ -138,20 +143,22 @@ def look_up(
     """Finds where rows go on, and moves the cursors of those that may draft there.
 
     `token_ids` are those of all slots, of which what lies after a row means nothing; `cursors` say
-    where in it the rows' texts go on, `[num_slots + 1]`.
+    where in it the rows' texts go on, `[num_slots + 1]`. They count from the end of the texts: so a
+    copy goes on as the text does, and a token that differed stands for one of the source's.
     """
     slots, length = rows.slots, rows.columns.num_tokens
     width = min(rows.max_length, token_ids.shape[1])
     if length.device.type == "cpu":
         width = int(length.max())
     texts = token_ids[slots, :width]
-    own, predicted = _find_sources(texts, rows, cursors[slots], predictions)
+    own, predicted = _find_sources(texts, rows, cursors, predictions)
     is_predicted = (predicted.indices >= 0) & (predicted.num_matched >= own.num_matched)
     found = torch.where(is_predicted, predicted.indices, own.indices)
     # Rows that may not draft are among them only where sizes are not read.
     may_draft = rows.limits > 0
     for where, is_there in ((cursors, ~is_predicted), (predictions.cursors, is_predicted)):
-        moved = torch.where(may_draft & is_there, found, where[slots])
+        cursor = torch.where(found >= 0, found - length, NO_CURSOR)
+        moved = torch.where(may_draft & is_there, cursor, where[slots])
         where.index_copy_(0, slots, moved)
     end = torch.where(is_predicted, predictions.lengths[slots], length)
     indices = found[:, None] + torch.arange(rows.width, device=found.device)
@@ -175,17 +182,20 @@ def _find_sources(
 ) -> tuple[Sources, Sources]:
     """Returns where the rows' own texts go on, and where their predictions do.
 
-    Prompts and verified outputs are `[num_rows, width]`, cursors in them `[num_rows]`.
+    Prompts and verified outputs are `[num_rows, width]`, cursors in them as in `look_up`.
     """
     length = rows.columns.num_tokens
     width, lengths = texts.shape[1], predictions.lengths[rows.slots]
+    cursor, predicted_cursor = (
+        (where[rows.slots] + length).clamp(min=-1) for where in (cursors, predictions.cursors)
+    )
     before = torch.nn.functional.pad(texts, (LONGEST_MATCH, 0), value=_NO_TOKEN)
-    around, ahead = predictions.read(rows.slots)
+    around, ahead = predictions.read(rows.slots, predicted_cursor)
     num_matched = count_matches(torch.cat([before, around], 1), find_last(texts, length))
     indices = torch.arange(width, device=length.device)
-    own = choose_sources(num_matched[:, :width], indices, length, cursors)
+    own = choose_sources(num_matched[:, :width], indices, length, cursor)
     matched = num_matched[:, width + LONGEST_MATCH :]
-    predicted = choose_sources(matched, ahead, lengths, predictions.cursors[rows.slots])
+    predicted = choose_sources(matched, ahead, lengths, predicted_cursor)
     # An output begins as its prediction does, perhaps.
     begins = (length == rows.columns.num_prompt_tokens) & (lengths > 0)
     return own, Sources(

@@ -9,7 +9,7 @@ import torch
 from optimist_common.lookup import LONGEST_MATCH, MATCH_AT_START, REACH
 from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns
 from optimist_worker.core.attention.paged_attention import AttentionBatch
-from optimist_worker.core.lookup import Found, Looking, Predictions
+from optimist_worker.core.lookup import NO_CURSOR, Found, Looking, Predictions
 from optimist_worker.core.recurrence.scan import DeltaTokens, Updates
 from optimist_worker.core.recurrence.walk import Walk
 from optimist_worker.cpu_kernels.build import load
@@ -143,6 +143,7 @@ def look_up(
         LONGEST_MATCH,
         REACH,
         MATCH_AT_START,
+        NO_CURSOR,
     )
     indices, num_matched, is_predicted, num_left = columns
     return Found(indices, num_matched, is_predicted.bool(), num_left, following)

@@ -6,7 +6,7 @@ from optimist_common.drafts import DraftSource
 from optimist_common.lookup import Doubts
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.lookup import LOOK_UP, Looking, Predictions
+from optimist_worker.core.lookup import LOOK_UP, NO_CURSOR, Looking, Predictions
 from optimist_worker.core.plan import Admission
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 
@@ -20,14 +20,14 @@ class NgramDrafter:
         """Sets up a drafter of up to `max_tokens` drafts per row."""
         self.max_tokens = self.max_depth = max_tokens
         self._table = table
-        self._cursors = torch.full((table.num_slots + 1,), -1, device=table.device)
+        self._cursors = torch.full((table.num_slots + 1,), NO_CURSOR, device=table.device)
         self._predictions = Predictions(table)
         # Where sizes are not read, a pass takes the time of all drafts that were planned.
         self._doubts = Doubts(table.num_slots + 1) if table.reads_sizes else None
 
     def admit(self, admission: Admission) -> None:
         """Takes a request's predictions; forgets where the slot's output was copied from."""
-        self._cursors[admission.slot] = -1
+        self._cursors[admission.slot] = NO_CURSOR
         self._predictions.admit(admission)
         if self._doubts is not None:
             self._doubts.admit(admission.slot)
@@ -54,19 +54,11 @@ class NgramDrafter:
         return Proposal(drafts)
 
     def observe(self, step: VerifiedStep) -> None:
-        """Moves along the sources as far as the row has come.
-
-        A token that differed from its draft is taken to stand for one of the source's.
-        """
-        slots = step.rows.slots
-        cursors = self._cursors[slots]
-        moved = torch.where(cursors >= 0, cursors + step.num_emitted, -1)
-        self._cursors.index_copy_(0, slots, moved)
-        moved = self._predictions.cursors[slots] + step.num_emitted
-        self._predictions.cursors.index_copy_(0, slots, moved)
-        if self._doubts is not None:
-            drafts, accepted = step.proposal.drafts, step.verdict.num_accepted
-            is_judged = (drafts.sources == int(self.source)) & (step.num_emitted > 0)
-            if len(rows := is_judged.nonzero()[:, 0]):
-                judged = slots[rows], drafts.num_tokens[rows], accepted[rows]
-                self._doubts.observe(*(column.numpy() for column in judged))
+        """Learns how far lookups of a slot can be trusted."""
+        if self._doubts is None:
+            return
+        drafts, accepted = step.proposal.drafts, step.verdict.num_accepted
+        is_judged = (drafts.sources == int(self.source)) & (step.num_emitted > 0)
+        if len(rows := is_judged.nonzero()[:, 0]):
+            judged = step.rows.slots[rows], drafts.num_tokens[rows], accepted[rows]
+            self._doubts.observe(*(column.numpy() for column in judged))
