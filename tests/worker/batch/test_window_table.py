@@ -127,7 +127,7 @@ class Comparison:
         """Gives a slot to another request, which has no window, though the last one had."""
         if slot in self.models:
             length = len(self.models[slot].output)
-            self.tables.windows.set(WindowUpdate(slot, length, CHAIN))
+            self.tables.windows.set([WindowUpdate(slot, length, CHAIN)])
         self.tables.admit(slot, PROMPT)
         self.models[slot] = ModelWindow(VOCAB)
 
@@ -141,7 +141,7 @@ class Comparison:
                 elif event < 3:
                     update = self.data.draw(updates(slot, len(self.models[slot].output)))
                     self.models[slot].set(update)
-                    self.tables.windows.set(update)
+                    self.tables.windows.set([update])
             self.step()
 
     def step(self) -> None:

@@ -55,7 +55,8 @@ class Drafts:
     """Which nodes the grammar of a row's output has brought, bool `[R, K]`; None: none. On no path
     do other nodes come after them."""
 
-    _depths: Tensor | None = field(default=None, init=False, repr=False)
+    known_depths: Tensor | None = field(default=None, init=False, repr=False)
+    """What `depths` are, if they have been found."""
 
     @property
     def num_rows(self) -> int:
@@ -76,13 +77,13 @@ class Drafts:
     @property
     def depths(self) -> Tensor:
         """Nodes from the top down to each node, itself included, int64 `[R, K]`; found once."""
-        if self._depths is None:
+        if self.known_depths is None:
             if self.parents is None:
                 nodes = torch.arange(1, 1 + self.width, device=self.token_ids.device)
-                self._depths = nodes.expand(self.num_rows, -1)
+                self.known_depths = nodes.expand(self.num_rows, -1)
             else:
-                self._depths = node_depths(self.parents)
-        return self._depths
+                self.known_depths = node_depths(self.parents)
+        return self.known_depths
 
     @property
     def is_tree(self) -> Tensor:

@@ -14,7 +14,6 @@ from optimist_common.lookup import LONGEST_MATCH, MATCH_AT_START, REACH
 from optimist_worker.core.batch.slot_table import SlotColumns, SlotTable
 from optimist_worker.core.operation import Operation
 from optimist_worker.core.plan import Admission
-from optimist_worker.core.transfers import send
 
 MOST_PREDICTED = 32_768
 """Tokens of a request's predictions that are kept; what comes after is not looked up."""
@@ -110,7 +109,7 @@ class Predictions:
 
     def __init__(self, table: SlotTable) -> None:
         """Begins without any."""
-        num_rows, device = table.num_slots + 1, table.device
+        num_rows, device, self._writes = table.num_slots + 1, table.device, table.writes
         width = min(table.token_ids.shape[1], MOST_PREDICTED)
         self.token_ids = torch.zeros((num_rows, width), dtype=torch.int32, device=device)
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)
@@ -119,16 +118,13 @@ class Predictions:
 
     def admit(self, admission: Admission) -> None:
         """Takes the predictions of a request, of which its output so far is taken to be a copy."""
-        kept = admission.predicted_token_ids[: self.token_ids.shape[1]]
+        kept, slot = admission.predicted_token_ids[: self.token_ids.shape[1]], admission.slot
         if len(kept):
-            tokens = send(torch.tensor(kept, dtype=torch.int32), self.token_ids.device)
-            self.token_ids[admission.slot, : len(kept)] = tokens
-        self.lengths[admission.slot] = len(kept)
-        self.cursors[admission.slot] = -admission.num_prompt_tokens
+            self._writes.put(self.token_ids[slot, : len(kept)], kept)
+        self._writes.put(self.lengths[slot : slot + 1], [len(kept)])
+        self._writes.put(self.cursors[slot : slot + 1], [-admission.num_prompt_tokens])
 
-    def read(
-        self, slots: torch.Tensor, cursors: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def read(self, slots: torch.Tensor, cursors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns what lies around some indices, see `count_matches`, and the indices there."""
         offsets = torch.arange(-LONGEST_MATCH - REACH, REACH, device=slots.device)
         indices = cursors[:, None] + offsets

@@ -30,22 +30,23 @@ class GuardedDrafter:
         self.guarded = drafter
         self.num_failures = 0
         self._on_failure, self._reads_sizes = on_failure, table.reads_sizes
-        self._is_lost = torch.zeros(table.num_slots + 1, dtype=torch.bool, device=table.device)
+        self._writes = table.writes
+        self._may_draft = torch.ones(table.num_slots + 1, dtype=torch.int64, device=table.device)
 
     def admit(self, admission: Admission) -> None:
         """Forgets whatever it knew of a slot."""
-        self._is_lost[admission.slot] = False
+        may_draft = 1
         try:
             self.guarded.admit(admission)
         except Exception as error:
             self._note(error)
-            self._is_lost[admission.slot] = True
+            may_draft = 0
+        self._writes.put(self._may_draft[admission.slot : admission.slot + 1], [may_draft])
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts for some rows; for none if that fails."""
         if self.num_failures or not self._reads_sizes:
-            limits = torch.where(self._is_lost[rows.slots], 0, rows.limits)
-            rows = replace(rows, limits=limits)
+            rows = replace(rows, limits=rows.limits * self._may_draft[rows.slots])
         try:
             return self.guarded.propose(rows)
         except Exception as error:
@@ -58,11 +59,11 @@ class GuardedDrafter:
             self.guarded.observe(step)
         except Exception as error:
             self._note(error)
-            self._is_lost.index_fill_(0, step.rows.slots, True)
+            self._may_draft.index_fill_(0, step.rows.slots, 0)
 
     def _note(self, error: Exception) -> None:
         """Counts a failure, and logs the 1st, 2nd, 4th, 8th and so on."""
-        if self._is_lost.is_cuda and torch.cuda.is_current_stream_capturing():
+        if self._may_draft.is_cuda and torch.cuda.is_current_stream_capturing():
             raise error
         self.num_failures += 1
         if not self.num_failures & (self.num_failures - 1):

@@ -27,10 +27,11 @@ class NgramDrafter:
 
     def admit(self, admission: Admission) -> None:
         """Takes a request's predictions; forgets where the slot's output was copied from."""
-        self._cursors[admission.slot] = NO_CURSOR
+        slot = admission.slot
+        self._table.writes.put(self._cursors[slot : slot + 1], [NO_CURSOR])
         self._predictions.admit(admission)
         if self._doubts is not None:
-            self._doubts.admit(admission.slot)
+            self._doubts.admit(slot)
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts what follows the longest match; nothing where no index is like the row's end."""

@@ -244,6 +244,7 @@ def _choose(
     table = SamplingTable(_NUM_TOKENS, vocab_size, draw.device)
     for slot in range(_NUM_TOKENS):
         table.set(slot, SamplingParams(seed=slot, **(shared if slot else {"temperature": 0.0})))
+    table.writes.flush()
     slots = draw.index(range(_NUM_TOKENS))
     needs = table.needs(list(range(_NUM_TOKENS)))
     logits = 3 * draw(_NUM_TOKENS, vocab_size)

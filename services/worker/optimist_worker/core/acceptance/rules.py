@@ -174,14 +174,14 @@ class _Sampler:
         """Chooses after the nodes at some indices of the flat rows, int64 `[n]`."""
         verify = self.verify
         rows, elements = verify.nodes.rows[indices], verify.nodes.offsets[indices]
-        slots = verify.slots[rows]
+        slots = verify.node_slots[indices]
         counts = None
         if self.known is not None:
             is_before = self.is_ancestor[rows, elements]
             counts = self.known.with_drafts(rows, verify.drafts.token_ids[rows], is_before)
         columns = verify.sampling.gather(slots)
         scores = adjust(logits, slots, verify.sampling, verify.needs, columns, counts)
-        positions = verify.num_tokens[rows] + self.depths[rows, elements]
+        positions = verify.positions[indices]
         return self.rule(verify, Candidates(rows, elements, positions, columns), scores)
 
 

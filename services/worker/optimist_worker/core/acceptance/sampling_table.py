@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.transfers import send
+from optimist_worker.core.transfers import Writes, send
 
 
 class SamplingColumns(NamedTuple):
@@ -61,10 +61,20 @@ class Needs(NamedTuple):
 class SamplingTable:
     """One row per slot and one more, which padding names and which is greedy."""
 
-    def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
-        """Makes a table of greedy slots; row `num_slots` is the one for padding."""
+    def __init__(
+        self,
+        num_slots: int,
+        vocab_size: int,
+        device: torch.device,
+        writes: Writes | None = None,
+    ) -> None:
+        """Makes a table of greedy slots; row `num_slots` is the one for padding.
+
+        Parameters that are set take effect when `writes` are flushed.
+        """
         self.vocab_size, self.device = vocab_size, device
         num_rows = num_slots + 1
+        self.writes = writes or Writes(device)
         reals, integers = _columns(SamplingParams(), vocab_size)
         self._reals = torch.tensor(reals, dtype=torch.float64, device=device)[:, None].repeat(
             1, num_rows
@@ -77,8 +87,8 @@ class SamplingTable:
     def set(self, slot: int, params: SamplingParams) -> None:
         """Sets a slot's parameters, which have no fault."""
         reals, integers = _columns(params, self.vocab_size)
-        self._reals[:, slot] = send(torch.tensor(reals, dtype=torch.float64), self.device)
-        self._integers[:, slot] = send(torch.tensor(integers), self.device)
+        self.writes.put(self._reals[:, slot], reals)
+        self.writes.put(self._integers[:, slot], integers)
         if self._needs[slot, Needs._fields.index("biases")] and self._bias is not None:
             self._bias[slot] = 0.0
         if params.logit_bias:

@@ -39,6 +39,10 @@ class VerifyPass:
     nodes: Ragged
     """Which node of which row each row of logits is after: element 0 of a row is after its last
     known token, element 1 + i after its draft i. Rows that emit nothing have no elements."""
+    positions: Tensor
+    """Position of the token after each node, int64 `[N]`."""
+    node_slots: Tensor
+    """Slot of each node's row, int64 `[N]`."""
     drafts: Drafts
     """None for rows that emit nothing."""
     slots: Tensor
@@ -56,12 +60,6 @@ class VerifyPass:
     """Tokens that may come after each node, bool `[N, vocab_size]`; None: all."""
     late_tokens: "LateTokens | None" = None
     """None: no row has any."""
-
-    @property
-    def positions(self) -> Tensor:
-        """Position of the token after each node, int64 `[N]`."""
-        depths = torch.nn.functional.pad(self.drafts.depths, (1, 0))
-        return self.num_tokens[self.nodes.rows] + depths[self.nodes.rows, self.nodes.offsets]
 
     def by_row(self, values: Tensor) -> Tensor:
         """Arranges values of the flat rows by row and node, `[N]` to `[R, 1 + K]`.
