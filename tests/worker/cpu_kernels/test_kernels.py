@@ -175,9 +175,9 @@ def test_lookups_are_those_of_plain_pytorch(rng: Random) -> None:
     assert kernel is not None
     plain = look_up(table.token_ids, looking, cursors, predictions)
     found = kernel(table.token_ids, looking, *others)
-    for wanted, got in zip(plain[:4], found[:4], strict=True):
+    for wanted, got in zip(plain[:3], found[:3], strict=True):
         assert wanted.tolist() == got.tolist()
-    for row, left in enumerate(plain.num_left.tolist()):
+    for row, left in enumerate(plain.num_tokens.tolist()):
         assert plain.token_ids[row, :left].tolist() == found.token_ids[row, :left].tolist()
     assert cursors.tolist() == others[0].tolist()
     assert predictions.cursors.tolist() == others[1].cursors.tolist()

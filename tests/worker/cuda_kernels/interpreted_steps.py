@@ -23,7 +23,6 @@ from tests.worker.runner.test_padding import check_scenario
 from tests.worker.scenario import Scenario, find_truths
 from tests.worker.step import build_runner
 
-
 MANNERS = [
     SamplingParams(),
     SamplingParams(temperature=0.9, top_p=0.9, seed=5),
@@ -87,4 +86,4 @@ def test_steps_are_those_of_plain_pytorch(llama_path: Path, way: str) -> None:
         for reads_sizes in (True, False)
     )
     truths = find_truths(reading, MANNERS, 50)
-    assert sum(check_scenario(reading, padding, Scenario(seed, truths)) for seed in range(2)) > 0
+    assert check_scenario(reading, padding, Scenario(1, truths)) > 0

@@ -27,7 +27,7 @@ class Drafts:
     num_tokens: Tensor
     """Nodes of each row, int64 `[R]`."""
     sources: Tensor
-    """`DraftSource` of each row, int64 `[R]`."""
+    """`DraftSource` of each row that has drafts, int64 `[R]`."""
     parents: Tensor | None = None
     """Each node's parent, int64 `[R, K]`, or None if all rows are chains.
 
@@ -48,8 +48,8 @@ class Drafts:
     """
 
     positions: Tensor | None = None
-    """Position in its request's predictions of each row's first draft, -1 if it was read elsewhere,
-    int64 `[R]`; None: of all rows."""
+    """Position in its request's predictions of each row's first draft if it has any, -1 if it was
+    read elsewhere, int64 `[R]`; None: of all rows."""
 
     is_form: Tensor | None = None
     """Which nodes the grammar of a row's output has brought, bool `[R, K]`; None: none. On no path

@@ -49,15 +49,16 @@ class Sources(NamedTuple):
 class Found(NamedTuple):
     """What is looked up for rows: the better of their own texts and their predictions."""
 
-    indices: torch.Tensor
-    """As in `Sources`."""
     num_matched: torch.Tensor
-    is_predicted: torch.Tensor
-    """Whether the index is one of the predictions, bool `[num_rows]`."""
-    num_left: torch.Tensor
-    """Tokens of the text from there on, 0 where nothing is found, int64 `[num_rows]`."""
+    """As in `Sources`."""
+    num_tokens: torch.Tensor
+    """Tokens of the text from there on, at most the rows' limits, 0 where nothing is found, int64
+    `[num_rows]`."""
+    positions: torch.Tensor
+    """Where in the predictions they begin, -1 if they are of the text itself, int64
+    `[num_rows]`."""
     token_ids: torch.Tensor
-    """The first of these, int64 `[num_rows, width]`."""
+    """These tokens, int64 `[num_rows, width]`."""
 
 
 def count_matches(texts: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
@@ -165,10 +166,9 @@ def look_up(
         texts.gather(1, indices.clamp(0, width - 1)),
     )
     return Found(
-        found,
         torch.where(is_predicted, predicted.num_matched, own.num_matched),
-        is_predicted,
-        torch.where(found >= 0, end - found, 0),
+        torch.minimum(torch.where(found >= 0, end - found, 0), rows.limits),
+        torch.where(is_predicted, found, -1),
         following.long(),
     )
 
@@ -200,4 +200,9 @@ def _find_sources(
     )
 
 
-LOOK_UP = Operation("lookup", look_up, None, "optimist_worker.cpu_kernels.launch:look_up")
+LOOK_UP = Operation(
+    "lookup",
+    look_up,
+    "optimist_worker.core.lookup_kernel:look_up",
+    "optimist_worker.cpu_kernels.launch:look_up",
+)

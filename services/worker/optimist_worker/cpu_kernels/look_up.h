@@ -7,7 +7,7 @@ struct LookUp {
   const int64_t *slots, *lengths, *num_prompt_tokens, *limits;  // Of the rows.
   int64_t *cursors, *predicted_cursors;  // Of all slots, from the ends of their texts.
   const int64_t* predicted_lengths;
-  int64_t *indices, *num_matched, *is_predicted, *num_left, *tokens;  // Of the rows, written.
+  int64_t *num_matched, *num_tokens, *positions, *tokens;  // Of the rows, written.
   int64_t num_rows, width, longest, reach, matched_at_start, no_cursor;
 };
 
@@ -51,11 +51,10 @@ inline void look_up(LookUp& call) {
     if (call.limits[row] > 0)
       (is_predicted ? call.predicted_cursors : call.cursors)[slot] =
           found.index < 0 ? call.no_cursor : found.index - length;
-    call.indices[row] = found.index;
-    call.num_matched[row] = found.num_matched;
-    call.is_predicted[row] = is_predicted;
     const int64_t left = found.index < 0 ? 0 : (is_predicted ? end : length) - found.index;
-    call.num_left[row] = left;
+    call.num_matched[row] = found.num_matched;
+    call.num_tokens[row] = std::min(left, call.limits[row]);
+    call.positions[row] = is_predicted ? found.index : -1;
     const int32_t* source = is_predicted ? predicted : text;
     for (int64_t i = 0; i < call.width; ++i)
       call.tokens[row * call.width + i] = i < left ? source[found.index + i] : 0;

@@ -20,6 +20,7 @@ class NgramDrafter:
         """Sets up a drafter of up to `max_tokens` drafts per row."""
         self.max_tokens = self.max_depth = max_tokens
         self._table = table
+        self._sources = torch.full((1,), int(self.source), device=table.device)
         self._cursors = torch.full((table.num_slots + 1,), NO_CURSOR, device=table.device)
         self._predictions = Predictions(table)
         # Where sizes are not read, a pass takes the time of all drafts that were planned.
@@ -41,7 +42,7 @@ class NgramDrafter:
             self._cursors,
             self._predictions,
         )
-        number = torch.minimum(found.num_left.clamp(max=self.max_tokens), rows.limits)
+        number = found.num_tokens
         if self._doubts is not None:
             slots, matched = rows.slots.numpy(), found.num_matched.numpy()
             likely = self._doubts.count_likely(slots, matched, rows.least_chance)
@@ -49,8 +50,8 @@ class NgramDrafter:
         drafts = Drafts(
             token_ids=found.token_ids,
             num_tokens=number,
-            sources=torch.where(number > 0, int(self.source), 0),
-            positions=torch.where(found.is_predicted & (number > 0), found.indices, -1),
+            sources=self._sources.expand(len(number)),
+            positions=found.positions,
         )
         return Proposal(drafts)
 
@@ -59,7 +60,9 @@ class NgramDrafter:
         if self._doubts is None:
             return
         drafts, accepted = step.proposal.drafts, step.verdict.num_accepted
-        is_judged = (drafts.sources == int(self.source)) & (step.num_emitted > 0)
+        is_judged = (drafts.sources == int(self.source)) & (
+            drafts.num_tokens * step.num_emitted > 0
+        )
         if len(rows := is_judged.nonzero()[:, 0]):
             judged = step.rows.slots[rows], drafts.num_tokens[rows], accepted[rows]
             self._doubts.observe(*(column.numpy() for column in judged))

@@ -157,7 +157,7 @@ class Step:
         if masks is not None and bounds.num_form_tokens:
             limits = masks.withhold(rows.slots, limits, bounds.num_form_tokens)
         from_windows = self._draft_windows(rows, limits, width, bounds)
-        proposal = self._draft(rows, from_windows.drafts, width, bounds)
+        proposal = self._draft(rows, from_windows, width, bounds)
         indices = from_windows.indices
         if masks is not None and bounds.has_grammar and width:
             proposal, indices = self._draft_form(rows, proposal, indices, masks, bounds)
@@ -259,27 +259,31 @@ class Step:
         self, rows: FittedRows, limits: torch.Tensor, width: int, bounds: StepBounds
     ) -> WindowDrafts:
         if width == 0 or not bounds.uses_windows:
-            return WindowDrafts(no_drafts(len(rows.slots), rows.slots.device), None)
-        drafts, indices = self._windows.draft(rows.slots, limits, width, has_trees=bounds.has_trees)
+            nothing = no_drafts(len(rows.slots), rows.slots.device)
+            return WindowDrafts(nothing, None, rows.drafter_limits)
+        drafts, indices, drafter_limits = self._windows.draft(
+            rows.slots, limits, rows.drafter_limits, width, has_trees=bounds.has_trees
+        )
         drafts = drafts.trim(self._read(drafts.num_tokens, width))
         if self._reads and drafts.parents is not None and not drafts.is_tree.any():
             # What is left of a tree is often a chain, which is verified with less ado.
             drafts = replace(drafts, parents=None)
-        return WindowDrafts(drafts, indices)
+        return WindowDrafts(drafts, indices, drafter_limits)
 
-    def _draft(self, rows: FittedRows, drafts: Drafts, width: int, bounds: StepBounds) -> Proposal:
+    def _draft(
+        self, rows: FittedRows, windows: WindowDrafts, width: int, bounds: StepBounds
+    ) -> Proposal:
         """Adds the drafter's drafts for the rows that have none from their windows."""
-        proposal = Proposal(drafts)
+        proposal, limits = Proposal(windows.drafts), windows.drafter_limits
         if self._drafter is None or not bounds.uses_drafter or width == 0:
             return proposal
-        limits = torch.where(drafts.num_tokens > 0, 0, rows.limits)
         most = self._drafter.max_tokens
         if bounds.max_drafter_tokens is not None:
             most = min(most, bounds.max_drafter_tokens)
         wanting = DraftRows(
             slots=rows.slots,
             columns=rows.columns,
-            limits=limits.clamp(max=most),
+            limits=limits.clamp(max=most) if most < width else limits,
             width=min(width, most),
             max_length=bounds.max_num_keys,
             max_unseen=bounds.max_unseen,

@@ -76,10 +76,11 @@ class SamplingTable:
         num_rows = num_slots + 1
         self.writes = writes or Writes(device)
         reals, integers = _columns(SamplingParams(), vocab_size)
-        self._reals = torch.tensor(reals, dtype=torch.float64, device=device)[:, None].repeat(
+        self.reals = torch.tensor(reals, dtype=torch.float64, device=device)[:, None].repeat(
             1, num_rows
         )
-        self._integers = torch.tensor(integers, device=device)[:, None].repeat(1, num_rows)
+        self.integers = torch.tensor(integers, device=device)[:, None].repeat(1, num_rows)
+        """Columns of each slot: those of `SamplingColumns`, first all of float64."""
         self._needs = np.zeros((num_rows, len(Needs._fields)), dtype=np.int64)
         self._bias: Tensor | None = None
         """Float32 `[num_slots + 1, vocab_size]`, from the first request with a bias on."""
@@ -87,8 +88,8 @@ class SamplingTable:
     def set(self, slot: int, params: SamplingParams) -> None:
         """Sets a slot's parameters, which have no fault."""
         reals, integers = _columns(params, self.vocab_size)
-        self.writes.put(self._reals[:, slot], reals)
-        self.writes.put(self._integers[:, slot], integers)
+        self.writes.put(self.reals[:, slot], reals)
+        self.writes.put(self.integers[:, slot], integers)
         if self._needs[slot, Needs._fields.index("biases")] and self._bias is not None:
             self._bias[slot] = 0.0
         if params.logit_bias:
@@ -97,9 +98,9 @@ class SamplingTable:
 
     def gather(self, slots: Tensor) -> SamplingColumns:
         """Returns the columns of some slots, int64 `[n]`."""
-        integers = self._integers.index_select(1, slots)
+        integers = self.integers.index_select(1, slots)
         return SamplingColumns(
-            *self._reals.index_select(1, slots), *integers[:2], *integers[2:].bool()
+            *self.reals.index_select(1, slots), *integers[:2], *integers[2:].bool()
         )
 
     def bias(self, slots: Tensor) -> Tensor:
@@ -121,7 +122,7 @@ class SamplingTable:
 
     def _set_bias(self, slot: int, bias: dict[int, float]) -> None:
         if self._bias is None:
-            shape = (self._reals.shape[1], self.vocab_size)
+            shape = (self.reals.shape[1], self.vocab_size)
             self._bias = torch.zeros(shape, device=self.device)
         token_ids = send(torch.tensor(list(bias)), self.device)
         values = send(torch.tensor(list(bias.values()), dtype=torch.float32), self.device)

@@ -24,16 +24,26 @@ _NUM_COLUMNS = len(SlotColumns._fields)
 def fit_rows(plan: torch.Tensor, table: SlotTable) -> FittedRows:
     """Is `slot_table.fit_rows`."""
     number, plan = plan.shape[1], plan.contiguous()
-    fitted = plan.new_empty((_NUM_COLUMNS + 3, number))
+    fitted = plan.new_empty((_NUM_COLUMNS + 4, number))
     flags = plan.new_empty((2, number), dtype=torch.bool)
     with torch.cuda.device_of(plan):
-        fit_row[(number,)](plan, table.columns, fitted, flags, table.num_slots + 1, num_warps=1)
-    columns, (known, ends, limits) = fitted[:_NUM_COLUMNS], fitted[_NUM_COLUMNS:]
-    return FittedRows(plan[0], SlotColumns(*columns), known, ends, flags[0], limits, flags[1])
+        fit_row[(number,)](
+            plan,
+            table.columns,
+            table.may_draft,
+            fitted,
+            flags,
+            table.num_slots + 1,
+            num_warps=1,
+        )
+    columns, (known, ends, limits, of_drafter) = fitted[:_NUM_COLUMNS], fitted[_NUM_COLUMNS:]
+    return FittedRows(
+        plan[0], SlotColumns(*columns), known, ends, flags[0], limits, of_drafter, flags[1]
+    )
 
 
 @triton.jit
-def fit_row(plan, columns, fitted, flags, num_slots):
+def fit_row(plan, columns, may_draft, fitted, flags, num_slots):
     """Fits one row; the grid is `[num_rows]`."""
     row, num_rows = tl.program_id(0), tl.num_programs(0)
     slot = tl.load(plan + row)
@@ -53,7 +63,9 @@ def fit_row(plan, columns, fitted, flags, num_slots):
     limit = tl.maximum(tl.minimum(tl.load(plan + 2 * num_rows + row), room), 0)
     tl.store(fitted + 7 * num_rows + row, known)
     tl.store(fitted + 8 * num_rows + row, computed + known)
-    tl.store(fitted + 9 * num_rows + row, tl.where(emits, limit, 0))
+    limit = tl.where(emits, limit, 0)
+    tl.store(fitted + 9 * num_rows + row, limit)
+    tl.store(fitted + 10 * num_rows + row, limit * tl.load(may_draft + slot))
     tl.store(flags + row, emits)
     tl.store(flags + num_rows + row, is_short)
 
@@ -118,7 +130,7 @@ def lay_out_rows(
 
 
 @triton.jit
-def lay_out_row(
+def lay_out_row(  # noqa: PLR0915 - a program is one function
     slots,
     num_known,
     computed,
@@ -169,29 +181,12 @@ def lay_out_row(
     lane = tl.arange(0, tile)
     zero = tl.zeros([tile], tl.int64)
     if row == num_rows:
-        token = tl.load(texts + tl.minimum(first, max_length - 1)).to(tl.int64)
-        for begin in range(start, num_tokens, tile):
-            at = begin + lane
-            mask = at < num_tokens
-            tl.store(of_tokens + at, zero + own, mask=mask)
-            tl.store(of_tokens + num_tokens + at, zero, mask=mask)
-            tl.store(of_tokens + 2 * num_tokens + at, zero + token, mask=mask)
-            tl.store(of_tokens + 3 * num_tokens + at, zero + first, mask=mask)
-            trash = zero + trash_block * block_size
-            tl.store(of_tokens + 4 * num_tokens + at, trash, mask=mask)
-            tl.store(of_tokens + 5 * num_tokens + at, zero, mask=mask)
-            tl.store(is_token + at, zero != 0, mask=mask)
+        of_pass = (of_tokens, is_token, start, num_tokens)
+        filler = tl.load(texts + tl.minimum(first, max_length - 1)).to(tl.int64)
+        _pad(of_pass, (own, filler, first, trash_block * block_size, own * 0), tile)
         # The last row may have no token, and be the only one.
-        last = start - number - 1
-        for begin in range(node_start, num_nodes, tile):
-            at = begin + lane
-            mask = at < num_nodes
-            tl.store(of_nodes + at, zero + own, mask=mask)
-            tl.store(of_nodes + num_nodes + at, zero, mask=mask)
-            tl.store(of_nodes + 2 * num_nodes + at, zero + tl.maximum(last, 0), mask=mask)
-            tl.store(of_nodes + 3 * num_nodes + at, zero + first + known, mask=mask)
-            tl.store(of_nodes + 4 * num_nodes + at, zero + slot, mask=mask)
-            tl.store(is_node + at, zero != 0, mask=mask)
+        last = tl.maximum(start - number - 1, 0)
+        _pad((of_nodes, is_node, node_start, num_nodes), (own, last, first + known, slot), tile)
     else:
         for begin in range(0, num_blocks, tile):
             mask = begin + lane < num_blocks
@@ -248,6 +243,20 @@ def lay_out_row(
             tl.store(out + 3 * num_nodes, end + depth, mask=mask)
             tl.store(out + 4 * num_nodes, none + slot, mask=mask)
             tl.store(is_node + node_start + 1 + node, none == 0, mask=mask)
+
+
+@triton.jit
+def _pad(part, values, tile: tl.constexpr):
+    """Fills columns of a pass up: rows, offsets of 0, and some values; what is real is not."""
+    columns, is_real, start, end = part
+    for begin in range(start, end, tile):
+        at = begin + tl.arange(0, tile)
+        zero = tl.zeros([tile], tl.int64)
+        tl.store(is_real + at, zero != 0, mask=at < end)
+        tl.store(columns + at, zero + values[0], mask=at < end)
+        tl.store(columns + end + at, zero, mask=at < end)
+        for column in tl.static_range(1, len(values)):
+            tl.store(columns + (column + 1) * end + at, zero + values[column], mask=at < end)
 
 
 @triton.jit
@@ -334,7 +343,7 @@ def settle(
 
 
 @triton.jit
-def settle_row(
+def settle_row(  # noqa: PLR0915 - a program is one function
     slots,
     num_known,
     emits,
@@ -519,7 +528,7 @@ def move_row(
     end, blocks = tl.load(ends + row), block_tables + slot * num_blocks
     vectors = memory + tl.program_id(1).to(tl.int64) * layer_stride
     lane = tl.arange(0, tile)
-    for offset in range(0, number):
+    for offset in range(number):
         node = tl.load(path + row * width + offset)
         if node != offset:
             source = _place(blocks, end + node, num_blocks, block_size, node >= 0)

@@ -80,6 +80,8 @@ class SlotTable:
         self.stop_token_ids = torch.full(
             (num_rows, MOST_STOP_TOKENS), -1, dtype=torch.int64, device=device
         )
+        self.may_draft = torch.ones(num_rows, dtype=torch.int64, device=device)
+        """0 for slots that a drafter knows too little about, see `GuardedDrafter`."""
         self._vocab_size, self._eos_token_ids = vocab_size, eos_token_ids
         self._late_token_ids = torch.zeros(
             (num_rows, MOST_LATE_TOKENS + len(eos_token_ids)), dtype=torch.int64, device=device
@@ -180,6 +182,8 @@ class FittedRows:
     """Whether the known tokens reach the row's last one, so that tokens come of it."""
     limits: torch.Tensor
     """Most drafts after them."""
+    drafter_limits: torch.Tensor
+    """Most of them that are not from windows."""
     is_short: torch.Tensor
     """Whether the row does not run because its blocks do not hold its known tokens."""
 
@@ -206,7 +210,8 @@ def fit_rows(plan: torch.Tensor, table: SlotTable) -> FittedRows:
     emits = (known == left) & (known > 0)
     room = torch.minimum(columns.capacity, columns.max_length - 1) - ends
     limits = torch.minimum(num_drafts, room).clamp(min=0) * emits
-    return FittedRows(slots, columns, known, ends, emits, limits, is_short)
+    drafter_limits = limits * table.may_draft[slots]
+    return FittedRows(slots, columns, known, ends, emits, limits, drafter_limits, is_short)
 
 
 FIT = Operation("fit", fit_rows, "optimist_worker.core.batch.row_kernels:fit_rows")

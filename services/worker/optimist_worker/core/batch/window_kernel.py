@@ -88,21 +88,29 @@ def set_window(
 
 
 def draft_windows(
-    slots: torch.Tensor, limits: torch.Tensor, windows: WindowTable, width: int, *, has_trees: bool
+    slots: torch.Tensor,
+    limits: torch.Tensor,
+    drafter_limits: torch.Tensor,
+    windows: WindowTable,
+    width: int,
+    *,
+    has_trees: bool,
 ) -> WindowDrafts:
     """Is `window_table.draft_windows`."""
     number = len(slots)
-    num_tokens, sources = slots.new_empty((2, number)).unbind()
+    num_tokens, sources, left_limits = slots.new_empty((3, number)).unbind()
     tokens, parents, indices = slots.new_empty((3, number, width)).unbind()
     with torch.cuda.device_of(slots):
         draft_window[(number,)](
             slots,
             limits,
+            drafter_limits,
             windows.indices,
             windows.here,
             windows.most_drafts,
             num_tokens,
             sources,
+            left_limits,
             tokens,
             parents,
             indices,
@@ -116,18 +124,20 @@ def draft_windows(
             has_trees,
         )
     drafts = Drafts(tokens, num_tokens, sources, parents if has_trees else None)
-    return WindowDrafts(drafts, indices if has_trees else None)
+    return WindowDrafts(drafts, indices if has_trees else None, left_limits)
 
 
 @triton.jit
 def draft_window(
     slots,
     limits,
+    drafter_limits,
     window_indices,
     here,
     most_drafts,
     num_tokens,
     sources,
+    left_limits,
     tokens,
     parents,
     indices,
@@ -175,4 +185,105 @@ def draft_window(
         key = tl.load(keys + behind, mask=is_column, other=0)
         tl.store(tokens + row * width + column, key % vocab_size, mask=is_column)
     tl.store(num_tokens + row, number)
+    limit = tl.load(drafter_limits + row)
+    tl.store(left_limits + row, tl.where(number == 0, limit, 0))
     tl.store(sources + row, tl.where(number > 0, source, 0).to(tl.int64))
+
+
+def merge_drafts(num_tokens: torch.Tensor, windows: Drafts, drafted: Drafts) -> Drafts:
+    """Is `drafter.merge_drafts`."""
+    number, width = len(num_tokens), max(windows.width, drafted.width)
+    has_trees = windows.parents is not None or drafted.parents is not None
+    has_positions = drafted.positions is not None
+    merged = num_tokens.new_empty((3, number))
+    tokens, parents = num_tokens.new_empty((2, number, width)).unbind()
+    with torch.cuda.device_of(num_tokens):
+        merge_row[(number,)](
+            *_describe(windows, num_tokens),
+            *_describe(drafted, num_tokens),
+            drafted.positions if has_positions else num_tokens,
+            merged,
+            tokens,
+            parents,
+            width,
+            triton.next_power_of_2(width),
+            has_trees,
+            windows.parents is not None,
+            drafted.parents is not None,
+            has_positions,
+        )
+    return Drafts(
+        token_ids=tokens,
+        num_tokens=merged[0],
+        sources=merged[1],
+        parents=parents if has_trees else None,
+        max_siblings=max(windows.max_siblings, drafted.max_siblings),
+        positions=merged[2] if has_positions else None,
+    )
+
+
+def _describe(drafts: Drafts, none: torch.Tensor) -> tuple[torch.Tensor | int, ...]:
+    return (
+        drafts.num_tokens,
+        drafts.token_ids.contiguous(),
+        none if drafts.parents is None else drafts.parents.contiguous(),
+        drafts.sources,
+        drafts.sources.stride(0),
+        drafts.width,
+    )
+
+
+@triton.jit
+def merge_row(
+    num_window,
+    window_ids,
+    window_parents,
+    window_sources,
+    window_stride,
+    window_width,
+    num_drafted,
+    draft_ids,
+    draft_parents,
+    draft_sources,
+    draft_stride,
+    draft_width,
+    positions,
+    merged,
+    tokens,
+    parents,
+    width,
+    tile: tl.constexpr,
+    has_trees: tl.constexpr,
+    window_has_trees: tl.constexpr,
+    draft_has_trees: tl.constexpr,
+    has_positions: tl.constexpr,
+):
+    """Takes the drafts of one row from its window or drafter; the grid is `[num_rows]`."""
+    row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, tile)
+    number = tl.load(num_window + row)
+    from_window = number > 0
+    in_window = from_window & (lane < window_width)
+    in_draft = (not from_window) & (lane < draft_width)
+    token = tl.load(window_ids + row * window_width + lane, mask=in_window, other=0)
+    token += tl.load(draft_ids + row * draft_width + lane, mask=in_draft, other=0)
+    tl.store(tokens + row * width + lane, token, mask=lane < width)
+    if has_trees:
+        parent = (lane - 1).to(tl.int64)
+        if window_has_trees:
+            at = window_parents + row * window_width + lane
+            parent = tl.where(from_window, tl.load(at, mask=in_window, other=-1), parent)
+        if draft_has_trees:
+            at = draft_parents + row * draft_width + lane
+            parent = tl.where(from_window, parent, tl.load(at, mask=in_draft, other=-1))
+        parent = tl.where(in_window | in_draft, parent, -1)
+        tl.store(parents + row * width + lane, parent, mask=lane < width)
+    source, position = tl.load(window_sources + row * window_stride), tl.full([], -1, tl.int64)
+    if not from_window:
+        number = tl.load(num_drafted + row)
+        source = tl.load(draft_sources + row * draft_stride)
+        if has_positions:
+            position = tl.load(positions + row)
+    num_rows = tl.num_programs(0)
+    tl.store(merged + row, number)
+    tl.store(merged + num_rows + row, source)
+    tl.store(merged + 2 * num_rows + row, position)

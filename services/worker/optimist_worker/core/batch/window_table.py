@@ -96,6 +96,8 @@ class WindowDrafts(NamedTuple):
     drafts: Drafts
     indices: torch.Tensor | None
     """Where in its window each draft lies, int64 `[num_rows, width]`; None if all are chains."""
+    drafter_limits: torch.Tensor
+    """Most drafts of rows that have none from their windows, int64 `[num_rows]`."""
 
 
 class WindowTable:
@@ -130,14 +132,23 @@ class WindowTable:
         SET_WINDOWS(send(torch.from_numpy(layouts), self.table.device), updates, self)
 
     def draft(
-        self, slots: torch.Tensor, limits: torch.Tensor, width: int, *, has_trees: bool
+        self,
+        slots: torch.Tensor,
+        limits: torch.Tensor,
+        drafter_limits: torch.Tensor,
+        width: int,
+        *,
+        has_trees: bool,
     ) -> WindowDrafts:
         """Drafts the first nodes of what is left of windows, at most `limits` (`[num_rows]`).
 
-        No limit is above `width`, which the host knows; of a tree MOST_TREE_NODES are drafted at
-        most. `has_trees` says whether any of the windows may be no chain.
+        Where that is nothing, `drafter_limits` hold. No limit is above `width`, which the host
+        knows; of a tree MOST_TREE_NODES are drafted at most. `has_trees` says whether any of the
+        windows may be no chain.
         """
-        drafted: WindowDrafts = DRAFT_WINDOWS(slots, limits, self, width, has_trees=has_trees)
+        drafted: WindowDrafts = DRAFT_WINDOWS(
+            slots, limits, drafter_limits, self, width, has_trees=has_trees
+        )
         return drafted
 
     def reindex(
@@ -225,7 +236,13 @@ def set_windows(
 
 
 def draft_windows(
-    slots: torch.Tensor, limits: torch.Tensor, windows: WindowTable, width: int, *, has_trees: bool
+    slots: torch.Tensor,
+    limits: torch.Tensor,
+    drafter_limits: torch.Tensor,
+    windows: WindowTable,
+    width: int,
+    *,
+    has_trees: bool,
 ) -> WindowDrafts:
     """Is `WindowTable.draft`."""
     index, first, last = windows.here.index_select(1, slots)
@@ -234,7 +251,8 @@ def draft_windows(
         number = torch.minimum(limits, last - first)
         indices = (index[:, None] + 1 + offsets).clamp(max=NUM_INDICES - 1)
         tokens = windows.indices[0][slots[:, None], indices] % windows.vocab_size
-        return WindowDrafts(Drafts(tokens, number, _sources(number)), None)
+        drafts = Drafts(tokens, number, _sources(number))
+        return WindowDrafts(drafts, None, drafter_limits * (number == 0))
     limits = torch.minimum(limits, windows.most_drafts[slots])
     keys, numbers = windows.indices[:2].index_select(1, slots)
     is_left = (numbers > first[:, None]) & (numbers <= last[:, None])
@@ -248,7 +266,7 @@ def draft_windows(
     parents = counts.gather(1, drafted // windows.vocab_size) - 1
     number = torch.minimum(limits, last - first)
     drafts = Drafts(drafted % windows.vocab_size, number, _sources(number), parents)
-    return WindowDrafts(drafts, indices)
+    return WindowDrafts(drafts, indices, drafter_limits * (number == 0))
 
 
 _ROOM = "optimist_worker.core.batch.window_kernel"
