@@ -41,7 +41,8 @@ def look_up(
             NO_CURSOR,
             num_warps=8,
         )
-    return Found(*found, following)
+    num_matched, num_tokens, positions = found
+    return Found(num_matched, num_tokens, positions, following)
 
 
 @triton.jit

@@ -25,7 +25,7 @@ def receive(tensor: torch.Tensor) -> torch.Tensor:
     return on_host.copy_(tensor, non_blocking=True)
 
 
-_DTYPES = {
+_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
     torch.int32: np.dtype(np.int32),
     torch.int64: np.dtype(np.int64),
     torch.float64: np.dtype(np.float64),
@@ -62,19 +62,26 @@ class Writes:
             return
         targets, values = self._targets, self._values
         self._targets, self._values = [], []
-        words = torch.from_numpy(np.concatenate([array.view(np.int32) for array in values]))
-        # Triton reads addresses from the device.
-        ends = np.cumsum([array.nbytes // 4 for array in values]).tolist()
-        runs = [
-            (target.data_ptr(), target.stride(0), target.itemsize // 4, first, end)
-            for target, first, end in zip(targets, [0, *ends], ends, strict=False)
-        ]
-        header = torch.tensor(runs).view(torch.int32).flatten()
-        WRITE_STATE(send(torch.cat([header, words]), self._device), targets)
+        WRITE_STATE(send(pack_writes(targets, values), self._device), targets)
+
+
+def pack_writes(targets: list[torch.Tensor], values: list[npt.NDArray[Any]]) -> torch.Tensor:
+    """Returns what `write_state` takes, on the host.
+
+    Of each target its address, its stride, words of an element, and its first and last words, all
+    int64; then the words of all, int32.
+    """
+    words = torch.from_numpy(np.concatenate([array.view(np.int32) for array in values]))
+    ends = np.cumsum([array.nbytes // 4 for array in values]).tolist()
+    runs = [
+        (target.data_ptr(), target.stride(0), target.itemsize // 4, first, end)
+        for target, first, end in zip(targets, [0, *ends], ends, strict=False)
+    ]
+    return torch.cat([torch.tensor(runs).view(torch.int32).flatten(), words])
 
 
 def write_state(packed: torch.Tensor, targets: list[torch.Tensor]) -> None:
-    """Writes to each target its part of `packed`, int32: after five int64 for each all values."""
+    """Writes to each target its part of what `pack_writes` has returned."""
     first = 10 * len(targets)
     for target in targets:
         size = target.numel() * target.itemsize // 4

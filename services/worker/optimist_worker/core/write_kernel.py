@@ -17,11 +17,7 @@ def write_state(packed: torch.Tensor, targets: list[torch.Tensor]) -> None:
 
 @triton.jit
 def write_run(runs, words, tile: tl.constexpr):
-    """Writes the words of one target; the grid is `[number of targets]`.
-
-    Of each are known its address, its stride in elements, words of an element, and its first and
-    last words.
-    """
+    """Writes the words of one target, see `transfers.pack_writes`; the grid is `[targets]`."""
     run = runs + tl.program_id(0) * 5
     target = tl.load(run).to(tl.pointer_type(tl.int32))
     stride, size = tl.load(run + 1), tl.load(run + 2)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from optimist_common.sampling import SamplingParams
@@ -22,7 +23,7 @@ from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.lookup import LOOK_UP
 from optimist_worker.core.operation import Function, Operation, by_plain_pytorch
 from optimist_worker.core.plan import Admission, WindowUpdate
-from optimist_worker.core.transfers import WRITE_STATE, send
+from optimist_worker.core.transfers import WRITE_STATE, pack_writes, send
 from optimist_worker.drafters.drafter import MERGE, DraftRows, Proposal, merge
 from optimist_worker.drafters.ngram import NgramDrafter
 
@@ -48,8 +49,21 @@ def step_cases(
 
     All others are in plain PyTorch meanwhile.
     """
-    for operation in OPERATIONS:
+    yield WRITE_STATE, partial(_write_state, device)
+    for operation in OPERATIONS[1:]:
         yield operation, partial(_run_by, operation, device, dtype, max(vocab_size, _PERIOD))
+
+
+def _write_state(device: torch.device, run: Function) -> list[torch.Tensor]:
+    table, reals = torch.zeros((5, 9), dtype=torch.int64), torch.zeros(7, dtype=torch.float64)
+    state = [send(table, device), send(table.int(), device), send(reals, device)]
+    targets = [state[0][:, 3], state[1][2, 1:8], state[2][2:4], state[0][3, 5:6]]
+    values = [
+        *(np.arange(5) << 35, np.arange(7, dtype=np.int32), np.array([0.1, -np.inf])),
+        np.array([-2]),
+    ]
+    run(send(pack_writes(targets, values), device), targets)
+    return [*state[:2], state[2].view(torch.int64)]
 
 
 def _run_by(
@@ -116,7 +130,7 @@ def _step(state: _State, plan: torch.Tensor, vocab_size: int) -> list[torch.Tens
     )
     wanting = DraftRows(
         *(rows.slots, rows.columns, limits, _WIDTH, _MOST_TOKENS, 0, 0),
-        needs=Needs(*[False] * 4, 0, *[False] * 2),
+        needs=Needs(False, False, False, False, 0, False, False),
     )
     proposal: Proposal = merge(drafts, drafter.propose(wanting))
     merged: Drafts = proposal.drafts

@@ -222,9 +222,8 @@ def _choose_by_chance(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> 
     if not verify.needs.samples:
         return greedy
     left, chosen = scores.softmax(-1), torch.full_like(greedy, -1)
-    if verify.drafts.probabilities is not None:
-        drafts = verify.drafts
-        left, chosen = _choose_child(drafts, drafts.probabilities, nodes, columns.seed, left)
+    if (probabilities := verify.drafts.probabilities) is not None:
+        left, chosen = _choose_child(verify.drafts, probabilities, nodes, columns.seed, left)
     noise = gumbel(columns.seed, nodes.positions, scores.shape[-1], Stream.RESIDUAL)
     chosen = torch.where(chosen < 0, (left.log() + noise).argmax(-1), chosen)
     return torch.where(columns.samples, chosen, greedy)
