@@ -5,6 +5,7 @@ Run by test_triton.py. What is plain PyTorch here too, the layers, is in float64
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core import transfers
 from optimist_worker.core.acceptance import rules
+from optimist_worker.core.batch import row_kernels
 from optimist_worker.core.operation import Function, Operation
 from optimist_worker.core.plan import Plan
 from optimist_worker.runner.runner import LaunchedPlan, Runner
@@ -22,6 +24,7 @@ from tests.worker.drafters.drafting import SHAPES, drafting_runner
 from tests.worker.runner.test_padding import check_scenario
 from tests.worker.scenario import Scenario, find_truths
 from tests.worker.step import build_runner
+from tests.worker.tables import SIZE, make_tables
 
 MANNERS = [
     SamplingParams(),
@@ -68,6 +71,25 @@ def test_all_values_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert (int(columns.count_nonzero()), int(columns[3, 4])) == (8, 9)
     assert not token_ids[::2].any()
     writes.flush()
+
+
+def test_paths_move_in_a_pool_of_more_elements_than_32_bits_count() -> None:
+    """Memory that nobody touches takes none."""
+    tables, size = make_tables(), 16
+    last_block = 2**31 // size // SIZE + 1
+    memory = torch.empty((2, (last_block + 1) * SIZE, 1, size), dtype=torch.uint8)
+    tables.table.block_tables[0, :2] = torch.tensor([3, last_block])
+    # Index 3 is the last one of the first block, and index 4 the first of the last.
+    sources = [index + last_block * SIZE for index in range(3)]
+    for layer in (0, 1):
+        for number, index in enumerate(sources):
+            memory[layer, index] = 10 * layer + number
+    path, slots = torch.tensor([[1, 3, 0]]), torch.tensor([0])
+    pool: Any = SimpleNamespace(memory=[memory])
+    row_kernels.move_path(path, torch.tensor([2]), slots, torch.tensor([3]), tables.table, pool)
+    assert memory[:, 3 * SIZE + 3, 0, 0].tolist() == [0, 10]
+    assert memory[:, last_block * SIZE, 0, 0].tolist() == [2, 12]
+    assert memory[:, last_block * SIZE + 1, 0, 0].tolist() == [1, 11]
 
 
 @settings(max_examples=5, deadline=None)

@@ -13,9 +13,9 @@ from optimist_worker.core.acceptance.verdict import REACH_VERDICT
 from optimist_worker.core.batch.flat_batch import LAY_OUT
 from optimist_worker.core.batch.results import SETTLE
 from optimist_worker.core.batch.window_table import DRAFT_WINDOWS
+from optimist_worker.core.drafts import MERGE
 from optimist_worker.core.lookup import LOOK_UP
 from optimist_worker.core.operation import Operation
-from optimist_worker.drafters.drafter import MERGE
 from optimist_worker.model import kernel_check, step_check
 from optimist_worker.model.kernel_check import OPERATIONS, check_kernels, replaced_kernels
 from optimist_worker.model.model import load_model

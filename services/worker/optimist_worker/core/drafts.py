@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from optimist_worker.core.operation import Operation
+
 
 @dataclass(slots=True)
 class Drafts:
@@ -200,6 +202,45 @@ def _jumps(parents: Tensor) -> Iterator[Tensor]:
 def _with_top(values: Tensor, top: int) -> Tensor:
     """Puts node -1's value before those of the nodes, `[R, 1 + K]`."""
     return torch.nn.functional.pad(values, (1, 0), value=top)
+
+
+def merge_drafts(num_tokens: Tensor, windows: Drafts, drafted: Drafts) -> Drafts:
+    """Takes each row's drafts from its window, or if that has none, the drafter's.
+
+    Of windows a row has `num_tokens`, `[R]`. Probabilities are left out.
+    """
+    width, from_window = max(windows.width, drafted.width), num_tokens > 0
+
+    def choose(window: Tensor, other: Tensor, empty: int = 0) -> Tensor:
+        wide = _widen(window, width, empty), _widen(other, width, empty)
+        return torch.where(from_window[:, None], *wide)
+
+    parents = None
+    if windows.parents is not None or drafted.parents is not None:
+        parents = choose(_parents(windows), _parents(drafted), -1)
+    return Drafts(
+        token_ids=choose(windows.token_ids, drafted.token_ids),
+        num_tokens=torch.where(from_window, num_tokens, drafted.num_tokens),
+        sources=torch.where(from_window, windows.sources, drafted.sources),
+        parents=parents,
+        max_siblings=max(windows.max_siblings, drafted.max_siblings),
+        positions=None
+        if drafted.positions is None
+        else torch.where(from_window, -1, drafted.positions),
+    )
+
+
+MERGE = Operation("merge", merge_drafts, "optimist_worker.core.batch.window_kernel:merge_drafts")
+
+
+def _widen(values: Tensor, width: int, empty: int) -> Tensor:
+    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=empty)
+
+
+def _parents(drafts: Drafts) -> Tensor:
+    if drafts.parents is not None:
+        return drafts.parents
+    return chain_parents(drafts.num_rows, drafts.width, drafts.token_ids.device)
 
 
 @dataclass(slots=True)

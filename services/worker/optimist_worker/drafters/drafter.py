@@ -10,8 +10,7 @@ from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import PassSize
 from optimist_worker.core.batch.slot_table import FittedRows, SlotColumns
-from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
-from optimist_worker.core.operation import Operation
+from optimist_worker.core.drafts import MERGE, Drafts, Ragged
 from optimist_worker.core.plan import Admission
 
 
@@ -136,41 +135,5 @@ def merge(windows: Drafts, proposal: Proposal) -> Proposal:
         is_certain = windows.num_tokens > 0
         merged = replace(merged, probabilities=probabilities, is_certain=is_certain)
     if fed is not None:
-        fed = _widen(fed, merged.width, -1)
+        fed = torch.nn.functional.pad(fed, (0, merged.width - fed.shape[1]), value=-1)
     return Proposal(merged, fed)
-
-
-def merge_drafts(num_tokens: torch.Tensor, windows: Drafts, drafted: Drafts) -> Drafts:
-    """Is `merge`, of what both kinds of drafts have; of windows there are `num_tokens`."""
-    width, from_window = max(windows.width, drafted.width), num_tokens > 0
-
-    def choose(window: torch.Tensor, other: torch.Tensor, empty: int = 0) -> torch.Tensor:
-        wide = _widen(window, width, empty), _widen(other, width, empty)
-        return torch.where(from_window[:, None], *wide)
-
-    parents = None
-    if windows.parents is not None or drafted.parents is not None:
-        parents = choose(_parents(windows), _parents(drafted), -1)
-    return Drafts(
-        token_ids=choose(windows.token_ids, drafted.token_ids),
-        num_tokens=torch.where(from_window, num_tokens, drafted.num_tokens),
-        sources=torch.where(from_window, windows.sources, drafted.sources),
-        parents=parents,
-        max_siblings=max(windows.max_siblings, drafted.max_siblings),
-        positions=None
-        if drafted.positions is None
-        else torch.where(from_window, -1, drafted.positions),
-    )
-
-
-MERGE = Operation("merge", merge_drafts, "optimist_worker.core.batch.window_kernel:merge_drafts")
-
-
-def _widen(values: torch.Tensor, width: int, empty: int) -> torch.Tensor:
-    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=empty)
-
-
-def _parents(drafts: Drafts) -> torch.Tensor:
-    if drafts.parents is not None:
-        return drafts.parents
-    return chain_parents(drafts.num_rows, drafts.width, drafts.token_ids.device)

@@ -10,22 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.choice import PICK
-from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.acceptance.verdict import REACH_VERDICT, Verdict
 from optimist_worker.core.attention.paged_attention import KVPool, LayerSpec
 from optimist_worker.core.batch.flat_batch import LAY_OUT, Layout, PassSize
 from optimist_worker.core.batch.results import MOVE, SETTLE, unpack
 from optimist_worker.core.batch.slot_table import FIT, FittedRows, SlotTable
 from optimist_worker.core.batch.window_table import DRAFT_WINDOWS, SET_WINDOWS, WindowTable
-from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.lookup import LOOK_UP
+from optimist_worker.core.drafts import MERGE, Drafts
+from optimist_worker.core.lookup import LOOK_UP, NO_CURSOR, Found, Looking, Predictions
 from optimist_worker.core.operation import Function, Operation, by_plain_pytorch
 from optimist_worker.core.plan import Admission, WindowUpdate
 from optimist_worker.core.transfers import WRITE_STATE, pack_writes, send
-from optimist_worker.drafters.drafter import MERGE, DraftRows, Proposal, merge
-from optimist_worker.drafters.ngram import NgramDrafter
 
 OPERATIONS = (
     *(WRITE_STATE, SET_WINDOWS, DRAFT_WINDOWS, FIT, LOOK_UP, MERGE, LAY_OUT, PICK, REACH_VERDICT),
@@ -76,14 +74,17 @@ def _run_by(
         for plan in _PLANS:
             found += _step(state, torch.tensor(plan, device=device).T.contiguous(), vocab_size)
         table, windows = state.table, state.windows
-        return [*found, table.columns[:, :-1], table.token_ids[:-1], windows.here[:, :-1]]
+        cursors = state.cursors[:-1], state.predictions.cursors[:-1]
+        texts = table.columns[:, :-1], table.token_ids[:-1]
+        return [*found, *texts, windows.here[:, :-1], *cursors]
 
 
 class _State(NamedTuple):
     table: SlotTable
     windows: WindowTable
     pool: KVPool
-    drafter: NgramDrafter
+    cursors: torch.Tensor
+    predictions: Predictions
 
     @classmethod
     def make(cls, device: torch.device, dtype: torch.dtype, vocab_size: int) -> "_State":
@@ -92,7 +93,8 @@ class _State(NamedTuple):
             reads_sizes=False,
             vocab_size=vocab_size,
         )
-        windows, drafter = WindowTable(table, vocab_size), NgramDrafter(table, _WIDTH)
+        windows, predictions = WindowTable(table, vocab_size), Predictions(table)
+        cursors = torch.full_like(predictions.cursors, NO_CURSOR)
         text = [number % _PERIOD for number in range(_MOST_TOKENS)]
         for slot in range(table.num_slots):
             admission = Admission(
@@ -103,7 +105,7 @@ class _State(NamedTuple):
             )
             table.admit(admission)
             windows.clear(slot)
-            drafter.admit(admission)
+            predictions.admit(admission)
         table.writes.flush()
         windows.set(
             [
@@ -118,22 +120,21 @@ class _State(NamedTuple):
         pool = KVPool([LayerSpec(2, 16, 16)] * 2, _NUM_BLOCKS, _BLOCK_SIZE, dtype, device)
         for memory in pool.memory:
             memory.copy_(torch.arange(memory[0, :, 0, 0].numel(), device=device)[:, None, None])
-        return cls(table, windows, pool, drafter)
+        return cls(table, windows, pool, cursors, predictions)
 
 
 def _step(state: _State, plan: torch.Tensor, vocab_size: int) -> list[torch.Tensor]:
     """Runs a step; returns how it was laid out, and what has come of it."""
-    table, windows, pool, drafter = state
+    table, windows, pool, *sources = state
     rows: FittedRows = FIT(plan, table)
     drafts, indices, limits = windows.draft(
         rows.slots, rows.limits, rows.drafter_limits, _WIDTH, has_trees=True
     )
-    wanting = DraftRows(
-        *(rows.slots, rows.columns, limits, _WIDTH, _MOST_TOKENS, 0, 0),
-        needs=Needs(False, False, False, False, 0, False, False),
-    )
-    proposal: Proposal = merge(drafts, drafter.propose(wanting))
-    merged: Drafts = proposal.drafts
+    looking = Looking(rows.slots, rows.columns, limits, _WIDTH, _MOST_TOKENS)
+    found: Found = LOOK_UP(table.token_ids, looking, *sources)
+    source = torch.full_like(limits, DraftSource.NGRAM)
+    looked_up = Drafts(found.token_ids, found.num_tokens, source, positions=found.positions)
+    merged: Drafts = MERGE(drafts.num_tokens, drafts, looked_up)
     layout: Layout = LAY_OUT(rows.slots, table, rows, merged, _SIZE)
     tokens, nodes = layout.tokens, layout.nodes
     next_ids = (layout.input_ids[layout.logits_indices] + 1) % _PERIOD
@@ -145,12 +146,12 @@ def _step(state: _State, plan: torch.Tensor, vocab_size: int) -> list[torch.Tens
     if verdict.path is not None:
         MOVE(verdict.path, verdict.num_accepted, rows.slots, rows.ends, table, pool)
     parts = (layout.input_ids, layout.positions, layout.slot_mapping, tokens.rows, tokens.offsets)
-    found = [part * tokens.is_real for part in parts]
+    laid_out = [part * tokens.is_real for part in parts]
     if layout.ancestors is not None:
-        found.append(layout.ancestors * tokens.is_real)
+        laid_out.append(layout.ancestors * tokens.is_real)
     of_nodes = (layout.logits_indices, layout.next_positions, layout.next_slots)
-    found += [part * nodes.is_real for part in of_nodes]
+    laid_out += [part * nodes.is_real for part in of_nodes]
     outputs = unpack(settled.packed.cpu().numpy())
     columns = [torch.from_numpy(column) for column in outputs]
     # Nobody reads the block of padding.
-    return [*found, *columns, *(memory[:, :-_BLOCK_SIZE] for memory in pool.memory)]
+    return [*laid_out, *columns, *(memory[:, :-_BLOCK_SIZE] for memory in pool.memory)]

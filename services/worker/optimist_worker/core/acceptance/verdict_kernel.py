@@ -1,4 +1,4 @@
-"""What comes of a pass's rows in one launch: a program follows the accepted drafts of each."""
+"""The verdict on the rows of a pass in one launch: a program follows the drafts of each."""
 
 import torch
 import triton

@@ -191,7 +191,7 @@ def draft_window(
 
 
 def merge_drafts(num_tokens: torch.Tensor, windows: Drafts, drafted: Drafts) -> Drafts:
-    """Is `drafter.merge_drafts`."""
+    """Is `drafts.merge_drafts`."""
     number, width = len(num_tokens), max(windows.width, drafted.width)
     has_trees = windows.parents is not None or drafted.parents is not None
     has_positions = drafted.positions is not None
