@@ -49,7 +49,8 @@ class Writes:
 
         What is written at once is written in any order, so no two targets may overlap.
         """
-        array = np.ascontiguousarray(values, _DTYPES[target.dtype])
+        # A copy: PyTorch takes no memory that may only be read, as that of messages.
+        array = np.array(values, _DTYPES[target.dtype])
         if self._device.type == "cpu":
             target.copy_(torch.from_numpy(array))
         else:
