@@ -86,7 +86,8 @@ def measure_choice(bench: Bench, num_rows: int, vocab_size: int) -> None:
         table = SamplingTable(num_rows, vocab_size, bench.device)
         for slot in range(num_rows):
             table.set(slot, SamplingParams(temperature=1.0, top_p=top_p, seed=slot))
-        arguments = logits, slots, table.gather(slots), table.needs(list(range(num_rows)))
+        table.writes.flush()
+        arguments = logits, slots, slots, table, table.needs(list(range(num_rows)))
         plain = bench.seconds(partial(CHOOSE.plain, *arguments), 3)
         what = f"choice of {num_rows} tokens, {name}"
         bench.add(f"{what}, plain PyTorch", plain * 1e6, "us")

@@ -77,7 +77,7 @@ class Tables:
 
     def fit(self, *rows: tuple[int, int, int]) -> FittedRows:
         """Fits rows of slot, known tokens and most drafts."""
-        return fit_rows(self.table, *torch.tensor(rows).T)
+        return fit_rows(torch.tensor(rows).T, self.table)
 
 
 def make_tables() -> Tables:

@@ -36,5 +36,5 @@ def assert_as_plain(
         seed = slot * (2**33 + 7) - 5
         table.set(slot, SamplingParams(seed=seed, **(sampling if slot else {"temperature": 0.0})))
     slots = torch.arange(num_rows)
-    arguments = logits, 2**20 * slots + slots, table.gather(slots), table.needs(slots.tolist())
+    arguments = logits, 2**20 * slots + slots, slots, table, table.needs(slots.tolist())
     assert torch.equal(run(*arguments), choose(*arguments))

@@ -22,7 +22,7 @@ def draft(tables: Tables, limits: dict[int, int], *, has_trees: bool = True) -> 
     """Drafts for some slots with these limits."""
     slots, width = torch.tensor(list(limits)), max(1, *limits.values())
     limit = torch.tensor(list(limits.values()))
-    return tables.windows.draft(slots, limit, width, has_trees=has_trees)
+    return tables.windows.draft(slots, limit, limit, width, has_trees=has_trees)
 
 
 def nodes_of(drafted: WindowDrafts, row: int = 0) -> list[Node]:
@@ -127,7 +127,7 @@ class Comparison:
         """Gives a slot to another request, which has no window, though the last one had."""
         if slot in self.models:
             length = len(self.models[slot].output)
-            self.tables.windows.set(WindowUpdate(slot, length, CHAIN))
+            self.tables.windows.set([WindowUpdate(slot, length, CHAIN)])
         self.tables.admit(slot, PROMPT)
         self.models[slot] = ModelWindow(VOCAB)
 
@@ -141,7 +141,7 @@ class Comparison:
                 elif event < 3:
                     update = self.data.draw(updates(slot, len(self.models[slot].output)))
                     self.models[slot].set(update)
-                    self.tables.windows.set(update)
+                    self.tables.windows.set([update])
             self.step()
 
     def step(self) -> None:
@@ -155,6 +155,7 @@ class Comparison:
         for row, slot in enumerate(order):
             model, nodes = self.models[slot], nodes_of(drafted, row)
             assert nodes == model.drafts(limits[slot])
+            assert drafted.drafter_limits[row] == (0 if nodes else limits[slot])
             path, tokens = self._path(nodes), drafted.drafts.token_ids[row].tolist()
             if not model.left() and self.data.draw(st.booleans()):
                 # What another drafter got accepted does not bring the window back.

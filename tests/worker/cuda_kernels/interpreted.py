@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from optimist_worker.core.acceptance import choice_kernel
-from optimist_worker.core.acceptance.choice import CHOOSE
+from optimist_worker.core.acceptance.choice import CHOOSE, PICK, pick
 from optimist_worker.core.attention import launch
 from optimist_worker.core.operation import Function, Operation
 from optimist_worker.model import kernel_check
@@ -93,3 +93,16 @@ def test_choices_are_those_of_plain_pytorch(sampling: dict[str, Any]) -> None:
     assert CHOOSE.cuda_kernel is not None
     for vocab_size, dtype in ((3, torch.float16), (1100, torch.float32)):
         assert_as_plain(CHOOSE.cuda_kernel, vocab_size, dtype, 4, sampling)
+
+
+def test_the_largest_logits_are_those_of_plain_pytorch() -> None:
+    logits = torch.randn(7, 5000).round(decimals=1)
+    logits[1], logits[2, 3], logits[3, 4999] = float("-inf"), float("inf"), float("nan")
+    logits[4, [17, 4200]] = float("nan")
+    logits[5] = 3.0
+    assert PICK.cuda_kernel is not None
+    for dtype in (torch.float32, torch.float16):
+        for found, wanted in zip(
+            PICK.cuda_kernel(logits.to(dtype)), pick(logits.to(dtype)), strict=True
+        ):
+            assert torch.equal(found.nan_to_num(7e4), wanted.nan_to_num(7e4))

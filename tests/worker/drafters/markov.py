@@ -54,9 +54,12 @@ class Rows:
         """A pass of the target over the drafts."""
         before = torch.cat([self.last_tokens()[:, None], drafts.token_ids], 1)
         nodes = lay_out(1 + drafts.num_tokens, int((1 + drafts.num_tokens).sum()))
+        depths = torch.nn.functional.pad(drafts.depths, (1, 0))
         return VerifyPass(
             logits=self.logits[before[nodes.rows, nodes.offsets]],
             nodes=nodes,
+            positions=self.num_tokens[nodes.rows] + depths[nodes.rows, nodes.offsets],
+            node_slots=self.slots[nodes.rows],
             drafts=drafts,
             slots=self.slots,
             num_tokens=self.num_tokens,

@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from optimist_common.errors import SetupError
+from optimist_worker.core.acceptance.verdict import REACH_VERDICT
+from optimist_worker.core.batch.flat_batch import LAY_OUT
+from optimist_worker.core.batch.results import SETTLE
+from optimist_worker.core.batch.window_table import DRAFT_WINDOWS
+from optimist_worker.core.drafts import MERGE
+from optimist_worker.core.lookup import LOOK_UP
 from optimist_worker.core.operation import Operation
-from optimist_worker.model import kernel_check
+from optimist_worker.model import kernel_check, step_check
 from optimist_worker.model.kernel_check import OPERATIONS, check_kernels, replaced_kernels
 from optimist_worker.model.model import load_model
 from optimist_worker.service import process
@@ -67,7 +73,7 @@ def test_broken_kernels_are_replaced(
 ) -> None:
     """One after the other, each beside sound ones."""
     model = load_model(str(hybrid_path), "float32", "cpu")
-    for operation in OPERATIONS:
+    for operation in [one for one in OPERATIONS if one not in step_check.OPERATIONS]:
         broken = kernels[operation.name] = Broken(operation.plain, way)
         with caplog.at_level(logging.WARNING):
             check_kernels(model, 16)
@@ -75,6 +81,31 @@ def test_broken_kernels_are_replaced(
         assert f"plain PyTorch replaces the kernel {operation.name}, which is slow" in caplog.text
         assert broken.num_calls == 1
         kernels[operation.name], operation.is_replaced = operation.plain, False
+
+
+def _wrong(operation: Operation) -> Callable[..., Any]:
+    """Of what an operation returns, something is one too much."""
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        results = operation.plain(*arguments, **named)
+        drafts = results.drafts if operation is DRAFT_WINDOWS else results
+        others = {REACH_VERDICT: "num_accepted", SETTLE: "packed", LAY_OUT: "slot_mapping"}
+        getattr(drafts, others.get(operation, "num_tokens"))[:3] += 1
+        return results
+
+    return run
+
+
+def test_kernels_around_the_layers_are_compared_bit_for_bit(
+    kernels: Kernels, hybrid_path: Path
+) -> None:
+    model = load_model(str(hybrid_path), "float32", "cpu")
+    for operation in (LOOK_UP, DRAFT_WINDOWS, MERGE, LAY_OUT, REACH_VERDICT, SETTLE):
+        kernels.clear()
+        kernels[operation.name] = _wrong(operation)
+        check_kernels(model, 16)
+        assert replaced_kernels() == [operation.name]
+        operation.is_replaced = False
 
 
 @pytest.mark.parametrize("has_kernels", [True, False])

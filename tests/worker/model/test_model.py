@@ -11,9 +11,9 @@ import torch
 import transformers
 from torch import nn
 
-from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
+from optimist_worker.core.batch.flat_batch import PassSize, lay_out_rows
 from optimist_worker.core.batch.slot_table import fit_rows
-from optimist_worker.core.drafts import Drafts, chain_parents, lay_out
+from optimist_worker.core.drafts import Drafts, chain_parents
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.model.fused import LlamaLayer
 from optimist_worker.model.model import FeatureTap
@@ -36,9 +36,8 @@ def row_logits(
     With `parents`, the drafts of the last row are a tree.
     """
     state, number = runner.engine.state, max(len(drafts) for _, _, drafts in rows)
-    fitted = fit_rows(
-        state.table, *torch.tensor([(slot, known, len(drafts)) for slot, known, drafts in rows]).T
-    )
+    plan = torch.tensor([(slot, known, len(drafts)) for slot, known, drafts in rows]).T
+    fitted = fit_rows(plan, state.table)
     token_ids = torch.zeros((len(rows), number), dtype=torch.int64)
     for index, (_, _, drafts) in enumerate(rows):
         token_ids[index, : len(drafts)] = torch.tensor(drafts, dtype=torch.int64)
@@ -49,14 +48,14 @@ def row_logits(
         tree[-1, : len(parents)] = torch.tensor(parents)
     drafted = Drafts(token_ids, lengths, torch.zeros_like(lengths), tree)
     num_logits = torch.where(fitted.emits, 1 + lengths, 0)
-    nodes = lay_out(num_logits, int(num_logits.sum()))
     size = PassSize(
         num_tokens=int((fitted.num_known_tokens + lengths).sum()),
-        num_logits=nodes.size,
+        num_logits=int(num_logits.sum()),
         max_num_queries=int((fitted.num_known_tokens + lengths).max()),
         max_num_keys=MAX_MODEL_LEN,
     )
-    batch, _ = build_verify_batch(state.table, state.pool, fitted, drafted, nodes, size)
+    layout = lay_out_rows(fitted.slots, state.table, fitted, drafted, size)
+    batch = layout.build_batch(state.pool, fitted, size)
     return list(torch.split(runner.engine.model.forward(batch), num_logits.tolist()))
 
 

@@ -26,8 +26,10 @@ from optimist_worker.core.batch.logprobs import LogprobTargets
 from optimist_worker.core.batch.step_sizes import StepSizes
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.drafters.guarded import GuardedDrafter
 from optimist_worker.drafters.network import DraftKV, DraftModelNetwork, EagleNetwork
 from optimist_worker.drafters.network_drafter import AutoregressiveDrafter, MedusaDrafter
+from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.execution.step import Step, Stopwatch
 from optimist_worker.grammar.masks import Masks
@@ -148,6 +150,9 @@ def _make(
         heads = random_medusa(target).float().to(META)
         drafter = MedusaDrafter(heads, state.table, shape, state.sampling, torch.float32, rule)
         keepers.append(drafter)
+    elif way == "ngram":
+        drafter = GuardedDrafter(NgramDrafter(state.table, 64), state.table)
+        keepers += [drafter, drafter.guarded]
     elif way != "none":
         network: EagleNetwork | DraftModelNetwork
         if way == "eagle":
@@ -162,13 +167,20 @@ def _make(
     return Parts(Step(model, state, drafter, tap, rule), model, state, keepers, tap)
 
 
-def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
-    for slot in range(len(KNOWN)):
+def _bounds(
+    state: DeviceState,
+    manner: str,
+    *,
+    known: Sequence[int] = KNOWN,
+    drafts: Sequence[int] = DRAFTS,
+    has_trees: bool,
+) -> StepBounds:
+    for slot in range(len(known)):
         state.sampling.set(slot, MANNERS[manner])
-    rows = [PlannedRow(slot, *row, []) for slot, row in enumerate(zip(KNOWN, DRAFTS, strict=True))]
+    rows = [PlannedRow(slot, *row, []) for slot, row in enumerate(zip(known, drafts, strict=True))]
     least = 9 if manner == "penalized" else 0
-    held = [HeldSlot("", 0, 128, None, num_unseen=5, min_length=least) for _ in KNOWN]
-    needs = state.sampling.needs(list(range(len(KNOWN))))
+    held = [HeldSlot("", 0, 128, None, num_unseen=5, min_length=least) for _ in known]
+    needs = state.sampling.needs(list(range(len(known))))
     bounds = dataclasses.replace(
         find_bounds(rows, held, 1, needs), uses_windows=True, has_trees=has_trees
     )

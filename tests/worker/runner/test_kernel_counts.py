@@ -12,19 +12,22 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.operation import Operation
+from optimist_worker.core.plan import WindowUpdate
 from optimist_worker.execution.step import Stopwatch
 from optimist_worker.grammar.masks import Masks
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.model import load_model
 from tests.worker.drafters.drafting import SHAPES
-from tests.worker.runner.test_device_step import META, _bounds, _make
+from tests.worker.runner.test_device_step import META, Parts, _bounds, _make
+from tests.worker.step import admit
 
 pytest.importorskip("triton", reason="Triton is only for Linux on x86-64")
 
-from tests.worker.cuda_kernels.test_triton import KERNELS
+from tests.worker.cuda_kernels.test_triton import KERNELS, OF_STEPS
 
 _NO_KERNELS = ("empty", "new_empty", "_unsafe_view", "_reshape_alias", "lift_fresh", "detach")
 
@@ -48,9 +51,13 @@ class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         returns = func._schema.returns
         is_view = any(each.alias_info and not each.alias_info.is_write for each in returns)
-        if not is_view and not func._schema.name.removeprefix("aten::").startswith(_NO_KERNELS):
+        result = func(*args, **kwargs)
+        leaves = tree_leaves((args, kwargs, result))
+        is_there = any(isinstance(leaf, torch.Tensor) and leaf.device == META for leaf in leaves)
+        name = func._schema.name.removeprefix("aten::")
+        if is_there and not is_view and not name.startswith(_NO_KERNELS):
             self.number += 1
-        return func(*args, **kwargs)
+        return result
 
 
 class Launcher:
@@ -83,21 +90,26 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> KernelCounter:
 
 
 def _count(
-    path: Path, counter: KernelCounter, manner: str = "greedy", *, has_trees: bool = False
+    path: Path,
+    counter: KernelCounter,
+    manner: str = "greedy",
+    *,
+    num_drafts: int = 8,
+    has_trees: bool = False,
+    way: str = "none",
 ) -> tuple[list[int], dict[str, int]]:
     """Counts the kernels of the layers and of the parts of a step of a model in bfloat16."""
-    loaded = load_model(str(path), "bfloat16", "cpu")
-    fuse(loaded)
-    meta = dataclasses.replace(loaded, module=loaded.module.to(META), device=META)
-    made = _make(meta, meta, "none", SHAPES["chain"], AcceptanceRule.COUPLED)
+    made = _make_meta(path, way)
     step, model = made.step, made.model
     starts, layers, parts = list[int](), list[int](), dict[str, int]()
     for layer in model.module.model.layers:
         layer.register_forward_pre_hook(lambda *_: starts.append(counter.number))
         layer.register_forward_hook(lambda *_: layers.append(counter.number - starts.pop()))
-    # Enough keys for a second part.
-    bounds = _bounds(made.state, manner, has_trees=has_trees)
-    bounds = dataclasses.replace(bounds, max_num_keys=4096)
+    # One row, with enough keys for a second part.
+    bounds = _bounds(made.state, manner, known=[1], drafts=[num_drafts], has_trees=has_trees)
+    bounds = dataclasses.replace(
+        bounds, max_num_keys=4096, uses_windows=num_drafts > 0, uses_drafter=way != "none"
+    )
     columns = torch.empty((3, bounds.num_rows), dtype=torch.int64, device=META)
     watch = Stopwatch()
 
@@ -114,7 +126,15 @@ def _count(
         note("judge")
         step.settle(prepared, verdict, watch)
         note("settle")
+    parts["forward"] -= sum(layers)
     return layers, parts
+
+
+def _make_meta(path: Path, way: str) -> Parts:
+    loaded = load_model(str(path), "bfloat16", "cpu")
+    fuse(loaded)
+    meta = dataclasses.replace(loaded, module=loaded.module.to(META), device=META)
+    return _make(meta, meta, way, SHAPES["chain"], AcceptanceRule.COUPLED)
 
 
 @pytest.mark.parametrize(
@@ -125,23 +145,55 @@ def test_kernels_of_a_layer(
 ) -> None:
     layers, _ = _count(checkpoint(family), counter)
     assert set(layers) == {most}
-    choice = {"find_cuts", "choose_of_part", "choose_token"}
-    assert counter.launched == set(KERNELS) - {"write_token", *choice}
+    choice = {"find_cuts", "choose_of_part", "choose_token", "pick_token"}
+    others = {"write_token", *choice, *OF_STEPS}
+    assert counter.launched - others == set(KERNELS) - others
+
+
+TREES = {"has_trees": True}
+LOOKUP = {"way": "ngram"}
 
 
 @pytest.mark.parametrize(
-    ("manner", "has_trees", "most"),
+    ("manner", "options", "most"),
     [
-        ("greedy", False, {"prepare": 83, "judge": 38, "settle": 66}),
-        ("cut", False, {"prepare": 83, "judge": 55, "settle": 66}),
-        ("greedy", True, {"prepare": 148, "judge": 65, "settle": 90}),
+        ("greedy", {"num_drafts": 0}, {"prepare": 3, "judge": 2, "settle": 1}),
+        ("greedy", {}, {"prepare": 3, "judge": 2, "settle": 1}),
+        ("cut", {}, {"prepare": 3, "judge": 5, "settle": 1}),
+        ("greedy", LOOKUP, {"prepare": 5, "judge": 2, "settle": 1}),
+        ("greedy", TREES, {"prepare": 3, "judge": 2, "settle": 2}),
+        ("greedy", TREES | LOOKUP, {"prepare": 5, "judge": 2, "settle": 2}),
+        ("cut", TREES | LOOKUP, {"prepare": 5, "judge": 5, "settle": 2}),
+        ("penalized", {}, {"prepare": 3, "judge": 74, "settle": 1}),
     ],
-    ids=["greedy", "sampled", "trees"],
 )
 def test_kernels_of_a_step(
-    manner: str, has_trees: bool, most: dict[str, int], llama_path: Path, counter: KernelCounter
+    manner: str,
+    options: dict[str, Any],
+    most: dict[str, int],
+    llama_path: Path,
+    counter: KernelCounter,
 ) -> None:
-    layers, parts = _count(llama_path, counter, manner, has_trees=has_trees)
-    # Embedding, rotary frequencies, final norm and output matrix.
-    assert parts.pop("forward") - sum(layers) <= 20
-    assert all(parts[part] <= bound for part, bound in most.items()), parts
+    """Of one row; Llama's own around its layers are embedding, rotary, final norm and logits."""
+    _, parts = _count(llama_path, counter, manner, **options)
+    assert parts.pop("forward") == 13
+    assert parts == most
+
+
+def test_kernels_of_a_plan(llama_path: Path, counter: KernelCounter) -> None:
+    """However much a plan brings, it is a copy to the device and a launch for each part."""
+    made = _make_meta(llama_path, "ngram")
+    state, drafter = made.state, made.keepers[-2]
+    writes = state.table.writes
+    with torch.inference_mode(), counter:
+        for slot in range(3):
+            admission = admit(slot, [1] * 20, predicted_token_ids=[4] * 5, min_length=25)
+            state.admit(admission)
+            drafter.admit(admission)
+        writes.flush()
+        assert counter.number == 2
+        state.windows.set([WindowUpdate(slot, 0, [1, 2, 3]) for slot in range(3)])
+        assert counter.number == 4
+        state.table.append_blocks([0, 2], [[1, 2], [3]], [0, 0])
+        writes.flush()
+        assert counter.number == 6

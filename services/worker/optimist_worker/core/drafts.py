@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from optimist_worker.core.operation import Operation
+
 
 @dataclass(slots=True)
 class Drafts:
@@ -27,7 +29,7 @@ class Drafts:
     num_tokens: Tensor
     """Nodes of each row, int64 `[R]`."""
     sources: Tensor
-    """`DraftSource` of each row, int64 `[R]`."""
+    """`DraftSource` of each row that has drafts, int64 `[R]`."""
     parents: Tensor | None = None
     """Each node's parent, int64 `[R, K]`, or None if all rows are chains.
 
@@ -48,14 +50,15 @@ class Drafts:
     """
 
     positions: Tensor | None = None
-    """Position in its request's predictions of each row's first draft, -1 if it was read elsewhere,
-    int64 `[R]`; None: of all rows."""
+    """Position in its request's predictions of each row's first draft if it has any, -1 if it was
+    read elsewhere, int64 `[R]`; None: of all rows."""
 
     is_form: Tensor | None = None
     """Which nodes the grammar of a row's output has brought, bool `[R, K]`; None: none. On no path
     do other nodes come after them."""
 
-    _depths: Tensor | None = field(default=None, init=False, repr=False)
+    known_depths: Tensor | None = field(default=None, init=False, repr=False)
+    """What `depths` are, if they have been found."""
 
     @property
     def num_rows(self) -> int:
@@ -76,13 +79,13 @@ class Drafts:
     @property
     def depths(self) -> Tensor:
         """Nodes from the top down to each node, itself included, int64 `[R, K]`; found once."""
-        if self._depths is None:
+        if self.known_depths is None:
             if self.parents is None:
                 nodes = torch.arange(1, 1 + self.width, device=self.token_ids.device)
-                self._depths = nodes.expand(self.num_rows, -1)
+                self.known_depths = nodes.expand(self.num_rows, -1)
             else:
-                self._depths = node_depths(self.parents)
-        return self._depths
+                self.known_depths = node_depths(self.parents)
+        return self.known_depths
 
     @property
     def is_tree(self) -> Tensor:
@@ -199,6 +202,45 @@ def _jumps(parents: Tensor) -> Iterator[Tensor]:
 def _with_top(values: Tensor, top: int) -> Tensor:
     """Puts node -1's value before those of the nodes, `[R, 1 + K]`."""
     return torch.nn.functional.pad(values, (1, 0), value=top)
+
+
+def merge_drafts(num_tokens: Tensor, windows: Drafts, drafted: Drafts) -> Drafts:
+    """Takes each row's drafts from its window, or if that has none, the drafter's.
+
+    Of windows a row has `num_tokens`, `[R]`. Probabilities are left out.
+    """
+    width, from_window = max(windows.width, drafted.width), num_tokens > 0
+
+    def choose(window: Tensor, other: Tensor, empty: int = 0) -> Tensor:
+        wide = _widen(window, width, empty), _widen(other, width, empty)
+        return torch.where(from_window[:, None], *wide)
+
+    parents = None
+    if windows.parents is not None or drafted.parents is not None:
+        parents = choose(_parents(windows), _parents(drafted), -1)
+    return Drafts(
+        token_ids=choose(windows.token_ids, drafted.token_ids),
+        num_tokens=torch.where(from_window, num_tokens, drafted.num_tokens),
+        sources=torch.where(from_window, windows.sources, drafted.sources),
+        parents=parents,
+        max_siblings=max(windows.max_siblings, drafted.max_siblings),
+        positions=None
+        if drafted.positions is None
+        else torch.where(from_window, -1, drafted.positions),
+    )
+
+
+MERGE = Operation("merge", merge_drafts, "optimist_worker.core.batch.window_kernel:merge_drafts")
+
+
+def _widen(values: Tensor, width: int, empty: int) -> Tensor:
+    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=empty)
+
+
+def _parents(drafts: Drafts) -> Tensor:
+    if drafts.parents is not None:
+        return drafts.parents
+    return chain_parents(drafts.num_rows, drafts.width, drafts.token_ids.device)
 
 
 @dataclass(slots=True)

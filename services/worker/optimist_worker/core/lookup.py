@@ -14,11 +14,12 @@ from optimist_common.lookup import LONGEST_MATCH, MATCH_AT_START, REACH
 from optimist_worker.core.batch.slot_table import SlotColumns, SlotTable
 from optimist_worker.core.operation import Operation
 from optimist_worker.core.plan import Admission
-from optimist_worker.core.transfers import send
 
 MOST_PREDICTED = 32_768
 """Tokens of a request's predictions that are kept; what comes after is not looked up."""
 _NO_TOKEN = -1
+NO_CURSOR = -(2**40)
+"""Of a row that has copied nothing yet."""
 
 
 class Looking(NamedTuple):
@@ -48,15 +49,16 @@ class Sources(NamedTuple):
 class Found(NamedTuple):
     """What is looked up for rows: the better of their own texts and their predictions."""
 
-    indices: torch.Tensor
-    """As in `Sources`."""
     num_matched: torch.Tensor
-    is_predicted: torch.Tensor
-    """Whether the index is one of the predictions, bool `[num_rows]`."""
-    num_left: torch.Tensor
-    """Tokens of the text from there on, 0 where nothing is found, int64 `[num_rows]`."""
+    """As in `Sources`."""
+    num_tokens: torch.Tensor
+    """Tokens of the text from there on, at most the rows' limits, 0 where nothing is found, int64
+    `[num_rows]`."""
+    positions: torch.Tensor
+    """Where in the predictions they begin, -1 if they are of the text itself, int64
+    `[num_rows]`."""
     token_ids: torch.Tensor
-    """The first of these, int64 `[num_rows, width]`."""
+    """These tokens, int64 `[num_rows, width]`."""
 
 
 def count_matches(texts: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
@@ -108,25 +110,25 @@ class Predictions:
 
     def __init__(self, table: SlotTable) -> None:
         """Begins without any."""
-        num_rows, device = table.num_slots + 1, table.device
+        num_rows, device, self._writes = table.num_slots + 1, table.device, table.writes
         width = min(table.token_ids.shape[1], MOST_PREDICTED)
         self.token_ids = torch.zeros((num_rows, width), dtype=torch.int32, device=device)
         self.lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)
         self.cursors = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        """See `look_up`."""
 
     def admit(self, admission: Admission) -> None:
         """Takes the predictions of a request, of which its output so far is taken to be a copy."""
-        kept = admission.predicted_token_ids[: self.token_ids.shape[1]]
+        kept, slot = admission.predicted_token_ids[: self.token_ids.shape[1]], admission.slot
         if len(kept):
-            tokens = send(torch.tensor(kept, dtype=torch.int32), self.token_ids.device)
-            self.token_ids[admission.slot, : len(kept)] = tokens
-        self.lengths[admission.slot] = len(kept)
-        self.cursors[admission.slot] = len(admission.token_ids) - admission.num_prompt_tokens
+            self._writes.put(self.token_ids[slot, : len(kept)], kept)
+        self._writes.put(self.lengths[slot : slot + 1], [len(kept)])
+        self._writes.put(self.cursors[slot : slot + 1], [-admission.num_prompt_tokens])
 
-    def read(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns what lies around the cursors, see `count_matches`, and the indices there."""
+    def read(self, slots: torch.Tensor, cursors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what lies around some indices, see `count_matches`, and the indices there."""
         offsets = torch.arange(-LONGEST_MATCH - REACH, REACH, device=slots.device)
-        indices = self.cursors[slots][:, None] + offsets
+        indices = cursors[:, None] + offsets
         within = indices.clamp(0, self.token_ids.shape[1] - 1)
         texts = torch.where(indices >= 0, self.token_ids[slots[:, None], within], _NO_TOKEN)
         return texts, indices[:, LONGEST_MATCH:]
@@ -138,20 +140,22 @@ def look_up(
     """Finds where rows go on, and moves the cursors of those that may draft there.
 
     `token_ids` are those of all slots, of which what lies after a row means nothing; `cursors` say
-    where in it the rows' texts go on, `[num_slots + 1]`.
+    where in it the rows' texts go on, `[num_slots + 1]`. They count from the end of the texts: so a
+    copy goes on as the text does, and a token that differed stands for one of the source's.
     """
     slots, length = rows.slots, rows.columns.num_tokens
     width = min(rows.max_length, token_ids.shape[1])
     if length.device.type == "cpu":
         width = int(length.max())
     texts = token_ids[slots, :width]
-    own, predicted = _find_sources(texts, rows, cursors[slots], predictions)
+    own, predicted = _find_sources(texts, rows, cursors, predictions)
     is_predicted = (predicted.indices >= 0) & (predicted.num_matched >= own.num_matched)
     found = torch.where(is_predicted, predicted.indices, own.indices)
     # Rows that may not draft are among them only where sizes are not read.
     may_draft = rows.limits > 0
     for where, is_there in ((cursors, ~is_predicted), (predictions.cursors, is_predicted)):
-        moved = torch.where(may_draft & is_there, found, where[slots])
+        cursor = torch.where(found >= 0, found - length, NO_CURSOR)
+        moved = torch.where(may_draft & is_there, cursor, where[slots])
         where.index_copy_(0, slots, moved)
     end = torch.where(is_predicted, predictions.lengths[slots], length)
     indices = found[:, None] + torch.arange(rows.width, device=found.device)
@@ -162,10 +166,9 @@ def look_up(
         texts.gather(1, indices.clamp(0, width - 1)),
     )
     return Found(
-        found,
         torch.where(is_predicted, predicted.num_matched, own.num_matched),
-        is_predicted,
-        torch.where(found >= 0, end - found, 0),
+        torch.minimum(torch.where(found >= 0, end - found, 0), rows.limits),
+        torch.where(is_predicted, found, -1),
         following.long(),
     )
 
@@ -175,17 +178,20 @@ def _find_sources(
 ) -> tuple[Sources, Sources]:
     """Returns where the rows' own texts go on, and where their predictions do.
 
-    Prompts and verified outputs are `[num_rows, width]`, cursors in them `[num_rows]`.
+    Prompts and verified outputs are `[num_rows, width]`, cursors in them as in `look_up`.
     """
     length = rows.columns.num_tokens
     width, lengths = texts.shape[1], predictions.lengths[rows.slots]
+    cursor, predicted_cursor = (
+        (where[rows.slots] + length).clamp(min=-1) for where in (cursors, predictions.cursors)
+    )
     before = torch.nn.functional.pad(texts, (LONGEST_MATCH, 0), value=_NO_TOKEN)
-    around, ahead = predictions.read(rows.slots)
+    around, ahead = predictions.read(rows.slots, predicted_cursor)
     num_matched = count_matches(torch.cat([before, around], 1), find_last(texts, length))
     indices = torch.arange(width, device=length.device)
-    own = choose_sources(num_matched[:, :width], indices, length, cursors)
+    own = choose_sources(num_matched[:, :width], indices, length, cursor)
     matched = num_matched[:, width + LONGEST_MATCH :]
-    predicted = choose_sources(matched, ahead, lengths, predictions.cursors[rows.slots])
+    predicted = choose_sources(matched, ahead, lengths, predicted_cursor)
     # An output begins as its prediction does, perhaps.
     begins = (length == rows.columns.num_prompt_tokens) & (lengths > 0)
     return own, Sources(
@@ -194,4 +200,9 @@ def _find_sources(
     )
 
 
-LOOK_UP = Operation("lookup", look_up, None, "optimist_worker.cpu_kernels.launch:look_up")
+LOOK_UP = Operation(
+    "lookup",
+    look_up,
+    "optimist_worker.core.lookup_kernel:look_up",
+    "optimist_worker.cpu_kernels.launch:look_up",
+)

@@ -508,8 +508,9 @@ PyObject* look_up(PyObject*, PyObject* const* arguments, Py_ssize_t num_argument
   if (!take_all(arguments, num_arguments, call.texts, call.text_stride, call.predicted,
                 call.predicted_stride, call.slots, call.lengths, call.num_prompt_tokens,
                 call.limits, call.cursors, call.predicted_cursors, call.predicted_lengths,
-                call.indices, call.num_matched, call.is_predicted, call.num_left, call.tokens,
-                call.num_rows, call.width, call.longest, call.reach, call.matched_at_start))
+                call.num_matched, call.num_tokens, call.positions, call.tokens,
+                call.num_rows, call.width, call.longest, call.reach, call.matched_at_start,
+                call.no_cursor))
     return nullptr;
   return release(call, look_up);
 }

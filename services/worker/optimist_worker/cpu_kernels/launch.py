@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from optimist_common.lookup import LONGEST_MATCH, MATCH_AT_START, REACH
-from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns
+from optimist_worker.core.acceptance.sampling_table import Needs, SamplingTable
 from optimist_worker.core.attention.paged_attention import AttentionBatch
-from optimist_worker.core.lookup import Found, Looking, Predictions
+from optimist_worker.core.lookup import NO_CURSOR, Found, Looking, Predictions
 from optimist_worker.core.recurrence.scan import DeltaTokens, Updates
 from optimist_worker.core.recurrence.walk import Walk
 from optimist_worker.cpu_kernels.build import load
@@ -97,9 +97,14 @@ def multiply(
 
 
 def choose(
-    scores: torch.Tensor, positions: torch.Tensor, columns: SamplingColumns, needs: Needs
+    scores: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    table: SamplingTable,
+    needs: Needs,
 ) -> torch.Tensor:
     """Is `choice.choose`."""
+    columns = table.gather(slots)
     scores, tokens = scores.contiguous(), torch.empty_like(positions)
     _kernels.choose(
         scores.data_ptr(),
@@ -122,7 +127,7 @@ def look_up(
 ) -> Found:
     """Is `lookup.look_up`."""
     number, width = len(rows.slots), rows.width
-    columns, known = torch.empty((4, number), dtype=torch.int64), rows.columns
+    columns, known = torch.empty((3, number), dtype=torch.int64), rows.columns
     following = torch.empty((number, width), dtype=torch.int64)
     inputs = [
         column.contiguous()
@@ -143,9 +148,10 @@ def look_up(
         LONGEST_MATCH,
         REACH,
         MATCH_AT_START,
+        NO_CURSOR,
     )
-    indices, num_matched, is_predicted, num_left = columns
-    return Found(indices, num_matched, is_predicted.bool(), num_left, following)
+    num_matched, num_tokens, positions = columns
+    return Found(num_matched, num_tokens, positions, following)
 
 
 def scan(

@@ -5,10 +5,10 @@ struct LookUp {
   const int32_t *texts, *predicted;  // Of all slots.
   int64_t text_stride, predicted_stride;
   const int64_t *slots, *lengths, *num_prompt_tokens, *limits;  // Of the rows.
-  int64_t *cursors, *predicted_cursors;                          // Of all slots.
+  int64_t *cursors, *predicted_cursors;  // Of all slots, from the ends of their texts.
   const int64_t* predicted_lengths;
-  int64_t *indices, *num_matched, *is_predicted, *num_left, *tokens;  // Of the rows, written.
-  int64_t num_rows, width, longest, reach, matched_at_start;
+  int64_t *num_matched, *num_tokens, *positions, *tokens;  // Of the rows, written.
+  int64_t num_rows, width, longest, reach, matched_at_start, no_cursor;
 };
 
 struct Match {
@@ -38,9 +38,10 @@ inline void look_up(LookUp& call) {
     const int64_t slot = call.slots[row], length = call.lengths[row];
     const int32_t* text = call.texts + slot * call.text_stride;
     const int32_t* predicted = call.predicted + slot * call.predicted_stride;
-    const int64_t end = call.predicted_lengths[slot], cursor = call.predicted_cursors[slot];
-    const Match own =
-        match(text, length, text, length, 0, length, call.cursors[slot], call.longest);
+    const int64_t end = call.predicted_lengths[slot];
+    const int64_t cursor = std::max<int64_t>(call.predicted_cursors[slot] + length, -1);
+    const int64_t own_cursor = std::max<int64_t>(call.cursors[slot] + length, -1);
+    const Match own = match(text, length, text, length, 0, length, own_cursor, call.longest);
     Match other = match(text, length, predicted, end, cursor - call.reach, cursor + call.reach,
                         cursor, call.longest);
     // An output begins as its prediction does, perhaps.
@@ -48,12 +49,12 @@ inline void look_up(LookUp& call) {
     const bool is_predicted = other.index >= 0 && other.num_matched >= own.num_matched;
     const Match& found = is_predicted ? other : own;
     if (call.limits[row] > 0)
-      (is_predicted ? call.predicted_cursors : call.cursors)[slot] = found.index;
-    call.indices[row] = found.index;
-    call.num_matched[row] = found.num_matched;
-    call.is_predicted[row] = is_predicted;
+      (is_predicted ? call.predicted_cursors : call.cursors)[slot] =
+          found.index < 0 ? call.no_cursor : found.index - length;
     const int64_t left = found.index < 0 ? 0 : (is_predicted ? end : length) - found.index;
-    call.num_left[row] = left;
+    call.num_matched[row] = found.num_matched;
+    call.num_tokens[row] = std::min(left, call.limits[row]);
+    call.positions[row] = is_predicted ? found.index : -1;
     const int32_t* source = is_predicted ? predicted : text;
     for (int64_t i = 0; i < call.width; ++i)
       call.tokens[row * call.width + i] = i < left ? source[found.index + i] : 0;

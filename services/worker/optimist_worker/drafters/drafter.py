@@ -10,7 +10,7 @@ from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import PassSize
 from optimist_worker.core.batch.slot_table import FittedRows, SlotColumns
-from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
+from optimist_worker.core.drafts import MERGE, Drafts, Ragged
 from optimist_worker.core.plan import Admission
 
 
@@ -125,40 +125,15 @@ def spread(proposal: Proposal, rows: torch.Tensor, num_rows: int) -> Proposal:
 
 def merge(windows: Drafts, proposal: Proposal) -> Proposal:
     """Takes each row's drafts from its window, or if that has none from the drafter."""
-    drafted = proposal.drafts
+    drafted, fed = proposal.drafts, proposal.fed
     if windows.width == 0:
         return proposal
-    width = max(windows.width, drafted.width)
-    from_window = windows.num_tokens > 0
-
-    def widen(values: torch.Tensor, empty: int = 0) -> torch.Tensor:
-        return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=empty)
-
-    def choose(window: torch.Tensor, other: torch.Tensor, empty: int = 0) -> torch.Tensor:
-        return torch.where(from_window[:, None], widen(window, empty), widen(other, empty))
-
-    probabilities, parents = drafted.probabilities, None
-    if windows.parents is not None or drafted.parents is not None:
-        parents = choose(_parents(windows), _parents(drafted), -1)
-    if probabilities is not None:
-        missing = width - drafted.width
-        probabilities = torch.nn.functional.pad(probabilities, (0, 0, 0, missing))
-    merged = Drafts(
-        token_ids=choose(windows.token_ids, drafted.token_ids),
-        num_tokens=torch.where(from_window, windows.num_tokens, drafted.num_tokens),
-        sources=torch.where(from_window, windows.sources, drafted.sources),
-        parents=parents,
-        max_siblings=max(windows.max_siblings, drafted.max_siblings),
-        probabilities=probabilities,
-        is_certain=None if probabilities is None else from_window,
-        positions=None
-        if drafted.positions is None
-        else torch.where(from_window, -1, drafted.positions),
-    )
-    return Proposal(merged, None if proposal.fed is None else widen(proposal.fed, -1))
-
-
-def _parents(drafts: Drafts) -> torch.Tensor:
-    if drafts.parents is not None:
-        return drafts.parents
-    return chain_parents(drafts.num_rows, drafts.width, drafts.token_ids.device)
+    merged: Drafts = MERGE(windows.num_tokens, windows, drafted)
+    if drafted.probabilities is not None:
+        missing = merged.width - drafted.width
+        probabilities = torch.nn.functional.pad(drafted.probabilities, (0, 0, 0, missing))
+        is_certain = windows.num_tokens > 0
+        merged = replace(merged, probabilities=probabilities, is_certain=is_certain)
+    if fed is not None:
+        fed = torch.nn.functional.pad(fed, (0, merged.width - fed.shape[1]), value=-1)
+    return Proposal(merged, fed)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
@@ -29,23 +28,21 @@ class GuardedDrafter:
         self.max_depth = drafter.max_depth
         self.guarded = drafter
         self.num_failures = 0
-        self._on_failure, self._reads_sizes = on_failure, table.reads_sizes
-        self._is_lost = torch.zeros(table.num_slots + 1, dtype=torch.bool, device=table.device)
+        self._on_failure, self._table = on_failure, table
 
     def admit(self, admission: Admission) -> None:
         """Forgets whatever it knew of a slot."""
-        self._is_lost[admission.slot] = False
+        may_draft = 1
         try:
             self.guarded.admit(admission)
         except Exception as error:
             self._note(error)
-            self._is_lost[admission.slot] = True
+            may_draft = 0
+        slot, table = admission.slot, self._table
+        table.writes.put(table.may_draft[slot : slot + 1], [may_draft])
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts for some rows; for none if that fails."""
-        if self.num_failures or not self._reads_sizes:
-            limits = torch.where(self._is_lost[rows.slots], 0, rows.limits)
-            rows = replace(rows, limits=limits)
         try:
             return self.guarded.propose(rows)
         except Exception as error:
@@ -58,11 +55,11 @@ class GuardedDrafter:
             self.guarded.observe(step)
         except Exception as error:
             self._note(error)
-            self._is_lost.index_fill_(0, step.rows.slots, True)
+            self._table.may_draft.index_fill_(0, step.rows.slots, 0)
 
     def _note(self, error: Exception) -> None:
         """Counts a failure, and logs the 1st, 2nd, 4th, 8th and so on."""
-        if self._is_lost.is_cuda and torch.cuda.is_current_stream_capturing():
+        if self._table.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise error
         self.num_failures += 1
         if not self.num_failures & (self.num_failures - 1):

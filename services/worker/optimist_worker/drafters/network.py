@@ -13,7 +13,7 @@ from optimist_worker.core.batch.flat_batch import (
     build_known_batch,
     build_level_batch,
 )
-from optimist_worker.core.batch.results import move_path
+from optimist_worker.core.batch.results import MOVE
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.drafters.drafter import DraftRows, VerifiedStep
 from optimist_worker.drafters.heads.eagle import EagleHead
@@ -140,7 +140,7 @@ class DraftModelNetwork:
             self._num_computed.index_fill_(0, slots, 0)
             return
         if step.verdict.path is not None:
-            move_path(self._table, self.pool, slots, before, kept.path, kept.number)
+            MOVE(kept.path, kept.number, slots, before, self._table, self.pool)
         known, computed = self._num_computed[slots], before + kept.number
         self._num_computed.index_copy_(0, slots, torch.where(kept.was_drafted, computed, known))
 

@@ -6,7 +6,7 @@ from optimist_common.drafts import DraftSource
 from optimist_common.lookup import Doubts
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.lookup import LOOK_UP, Looking, Predictions
+from optimist_worker.core.lookup import LOOK_UP, NO_CURSOR, Looking, Predictions
 from optimist_worker.core.plan import Admission
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 
@@ -20,17 +20,19 @@ class NgramDrafter:
         """Sets up a drafter of up to `max_tokens` drafts per row."""
         self.max_tokens = self.max_depth = max_tokens
         self._table = table
-        self._cursors = torch.full((table.num_slots + 1,), -1, device=table.device)
+        self._sources = torch.full((1,), int(self.source), device=table.device)
+        self._cursors = torch.full((table.num_slots + 1,), NO_CURSOR, device=table.device)
         self._predictions = Predictions(table)
         # Where sizes are not read, a pass takes the time of all drafts that were planned.
         self._doubts = Doubts(table.num_slots + 1) if table.reads_sizes else None
 
     def admit(self, admission: Admission) -> None:
         """Takes a request's predictions; forgets where the slot's output was copied from."""
-        self._cursors[admission.slot] = -1
+        slot = admission.slot
+        self._table.writes.put(self._cursors[slot : slot + 1], [NO_CURSOR])
         self._predictions.admit(admission)
         if self._doubts is not None:
-            self._doubts.admit(admission.slot)
+            self._doubts.admit(slot)
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts what follows the longest match; nothing where no index is like the row's end."""
@@ -40,7 +42,7 @@ class NgramDrafter:
             self._cursors,
             self._predictions,
         )
-        number = torch.minimum(found.num_left.clamp(max=self.max_tokens), rows.limits)
+        number = found.num_tokens
         if self._doubts is not None:
             slots, matched = rows.slots.numpy(), found.num_matched.numpy()
             likely = self._doubts.count_likely(slots, matched, rows.least_chance)
@@ -48,25 +50,19 @@ class NgramDrafter:
         drafts = Drafts(
             token_ids=found.token_ids,
             num_tokens=number,
-            sources=torch.where(number > 0, int(self.source), 0),
-            positions=torch.where(found.is_predicted & (number > 0), found.indices, -1),
+            sources=self._sources.expand(len(number)),
+            positions=found.positions,
         )
         return Proposal(drafts)
 
     def observe(self, step: VerifiedStep) -> None:
-        """Moves along the sources as far as the row has come.
-
-        A token that differed from its draft is taken to stand for one of the source's.
-        """
-        slots = step.rows.slots
-        cursors = self._cursors[slots]
-        moved = torch.where(cursors >= 0, cursors + step.num_emitted, -1)
-        self._cursors.index_copy_(0, slots, moved)
-        moved = self._predictions.cursors[slots] + step.num_emitted
-        self._predictions.cursors.index_copy_(0, slots, moved)
-        if self._doubts is not None:
-            drafts, accepted = step.proposal.drafts, step.verdict.num_accepted
-            is_judged = (drafts.sources == int(self.source)) & (step.num_emitted > 0)
-            if len(rows := is_judged.nonzero()[:, 0]):
-                judged = slots[rows], drafts.num_tokens[rows], accepted[rows]
-                self._doubts.observe(*(column.numpy() for column in judged))
+        """Learns how far lookups of a slot can be trusted."""
+        if self._doubts is None:
+            return
+        drafts, accepted = step.proposal.drafts, step.verdict.num_accepted
+        is_judged = (drafts.sources == int(self.source)) & (
+            drafts.num_tokens * step.num_emitted > 0
+        )
+        if len(rows := is_judged.nonzero()[:, 0]):
+            judged = step.rows.slots[rows], drafts.num_tokens[rows], accepted[rows]
+            self._doubts.observe(*(column.numpy() for column in judged))

@@ -8,7 +8,7 @@ import torch
 
 from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection
 from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass, nothing
-from optimist_worker.core.batch.flat_batch import FlatBatch, PassSize, build_verify_batch
+from optimist_worker.core.batch.flat_batch import LAY_OUT, FlatBatch, Layout, PassSize
 from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import (
     LogprobTargets,
@@ -16,16 +16,10 @@ from optimist_worker.core.batch.logprobs import (
     score_output,
     score_prompts,
 )
-from optimist_worker.core.batch.results import (
-    Outputs,
-    compact,
-    count_emitted,
-    pack,
-    settle_rows,
-)
-from optimist_worker.core.batch.slot_table import FittedRows, fit_rows
+from optimist_worker.core.batch.results import SETTLE, compact, count_emitted, count_form
+from optimist_worker.core.batch.slot_table import FIT, FittedRows
 from optimist_worker.core.batch.window_table import WindowDrafts
-from optimist_worker.core.drafts import Drafts, Ragged, count_on_path, lay_out, no_drafts
+from optimist_worker.core.drafts import Drafts, no_drafts
 from optimist_worker.core.recurrence.rows import RecurrentPass
 from optimist_worker.drafters.drafter import (
     Drafter,
@@ -90,13 +84,10 @@ class PreparedStep:
     """Where drafts lie in their windows, see `WindowDrafts`."""
     proposal: Proposal
     size: PassSize
-    nodes: Ragged
-    """Which node of which row each row of logits is after, see `VerifyPass`."""
     wanted: LogprobTargets | None
+    layout: Layout | None = None
+    """None if no row can run, as are all below."""
     batch: FlatBatch | None = None
-    """None if no row can run."""
-    tokens: Ragged | None = None
-    """How the tokens of the batch belong to rows."""
     grammar: GrammarStep | None = None
     """If a row has to follow a grammar."""
 
@@ -159,27 +150,25 @@ class Step:
 
         Grammars bring drafts where their masks are at hand.
         """
-        rows = fit_rows(self._table, *columns)
+        rows: FittedRows = FIT(columns, self._table)
         watch.mark()
         width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
         limits = rows.limits
         if masks is not None and bounds.num_form_tokens:
             limits = masks.withhold(rows.slots, limits, bounds.num_form_tokens)
         from_windows = self._draft_windows(rows, limits, width, bounds)
-        proposal = self._draft(rows, from_windows.drafts, width, bounds)
+        proposal = self._draft(rows, from_windows, width, bounds)
         indices = from_windows.indices
         if masks is not None and bounds.has_grammar and width:
             proposal, indices = self._draft_form(rows, proposal, indices, masks, bounds)
         watch.mark()
         drafts = proposal.drafts
-        number = (1 + drafts.num_tokens) * rows.emits
-        size = self._size(rows, drafts, number, bounds)
-        nodes = lay_out(number, size.num_logits)
-        prepared = PreparedStep(rows, bounds, indices, proposal, size, nodes, wanted)
+        size = self._size(rows, drafts, bounds)
+        prepared = PreparedStep(rows, bounds, indices, proposal, size, wanted)
         if size.num_tokens:
-            prepared.batch, prepared.tokens = build_verify_batch(
-                self._table, self._pool, rows, drafts, nodes, size
-            )
+            layout: Layout = LAY_OUT(rows.slots, self._table, rows, drafts, size)
+            prepared.layout = layout
+            prepared.batch = layout.build_batch(self._pool, rows, size)
             if self._recurrent is not None:
                 prepared.batch.recurrent = RecurrentPass(
                     self._recurrent,
@@ -189,9 +178,9 @@ class Step:
                     drafts.parents,
                 )
             if wanted is not None:
-                wanted.extend(prepared.batch, prepared.tokens)
+                wanted.extend(prepared.batch, layout.tokens)
             if bounds.has_grammar:
-                prepared.grammar = GrammarStep(rows.slots, drafts, nodes)
+                prepared.grammar = GrammarStep(rows.slots, drafts, layout.nodes)
         return prepared
 
     @torch.inference_mode()
@@ -200,6 +189,8 @@ class Step:
     ) -> tuple[Verdict, torch.Tensor | None]:
         """Judges the drafts by the logits that the pass was asked for; see `StepTensors.scored`."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
+        if (layout := prepared.layout) is None:
+            raise ValueError("without a pass there are no logits")
         allowed = None
         if prepared.grammar is not None:
             allowed = masks.allowed(prepared.grammar)
@@ -208,7 +199,9 @@ class Step:
         verdict = self._judge_drafts(
             VerifyPass(
                 logits=logits,
-                nodes=prepared.nodes,
+                nodes=layout.nodes,
+                positions=layout.next_positions,
+                node_slots=layout.next_slots,
                 drafts=drafts,
                 slots=rows.slots,
                 num_tokens=rows.columns.num_tokens,
@@ -226,7 +219,7 @@ class Step:
         scored_prompts = score_prompts(of_prompts, self._table, rows, wanted)
         verdict.is_sound = verdict.is_sound & ~find_broken(scored_prompts, wanted, rows)
         number = count_emitted(rows, verdict)
-        scored = score_output(logits, prepared.nodes, verdict, number, wanted, reads=self._reads)
+        scored = score_output(logits, layout.nodes, verdict, number, wanted, reads=self._reads)
         return verdict, torch.cat([scored, scored_prompts])
 
     @torch.inference_mode()
@@ -236,82 +229,61 @@ class Step:
         """Moves the state on by a verdict, None without a pass; returns what `pack` has packed."""
         rows, bounds, drafts = prepared.rows, prepared.bounds, prepared.proposal.drafts
         verdict = verdict or nothing(drafts)
-        number, lengths = settle_rows(self._table, rows, verdict)
-        nodes = torch.full_like(verdict.token_ids, -1)
-        if bounds.uses_windows:
-            nodes = self._windows.follow(rows.slots, prepared.indices, verdict, number)
+        windows = self._windows if bounds.uses_windows else None
+        settled = SETTLE(
+            *(rows.slots, self._table, windows, rows, drafts, prepared.indices, verdict),
+            count_form(drafts, verdict),
+        )
         compact(self._table, self._pool, rows, verdict)
         if prepared.batch is not None and prepared.batch.recurrent is not None:
             prepared.batch.recurrent.settle(verdict.path, verdict.num_accepted)
-        if self._drafter is not None and prepared.tokens is not None:
+        if self._drafter is not None and prepared.layout is not None:
             watch.mark()
             features = None if self._tap is None else self._tap.take()
             self._drafter.observe(
                 VerifiedStep(
                     rows,
-                    prepared.tokens,
+                    prepared.layout.tokens,
                     prepared.size,
                     prepared.proposal,
                     verdict,
-                    number,
+                    settled.num_emitted,
                     features,
                 )
             )
             watch.mark()
-        has_emitted, nothing_left = number > 0, torch.zeros_like(number)
-        form_drafted = form_accepted = nothing_left
-        if drafts.is_form is not None:
-            is_form = drafts.is_form & has_emitted[:, None]
-            form_drafted = (is_form & drafts.is_node).sum(1)
-            form_accepted = count_on_path(is_form, verdict.path, verdict.num_accepted)
-        outputs = Outputs(
-            lengths=lengths,
-            num_emitted_tokens=number,
-            num_drafted_tokens=drafts.num_tokens * has_emitted,
-            num_accepted_tokens=verdict.num_accepted * has_emitted,
-            num_form_drafted_tokens=form_drafted,
-            num_form_accepted_tokens=form_accepted,
-            draft_sources=drafts.sources * has_emitted,
-            window_nodes=nodes[:, 0],
-            draft_positions=torch.full_like(number, -1)
-            if drafts.positions is None
-            else torch.where(has_emitted, drafts.positions, -1),
-            is_short=rows.is_short,
-            failures=verdict.failures() * rows.emits,
-            num_window_tokens=self._windows.count_left(rows.slots)
-            if bounds.uses_windows
-            else nothing_left,
-            num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,
-            token_ids=verdict.token_ids,
-            accepted_nodes=nodes[:, 1:],
-        )
-        return pack(outputs)
+        packed: torch.Tensor = settled.packed
+        return packed
 
     def _draft_windows(
         self, rows: FittedRows, limits: torch.Tensor, width: int, bounds: StepBounds
     ) -> WindowDrafts:
         if width == 0 or not bounds.uses_windows:
-            return WindowDrafts(no_drafts(len(rows.slots), rows.slots.device), None)
-        drafts, indices = self._windows.draft(rows.slots, limits, width, has_trees=bounds.has_trees)
+            nothing = no_drafts(len(rows.slots), rows.slots.device)
+            return WindowDrafts(nothing, None, rows.drafter_limits)
+        drafts, indices, drafter_limits = self._windows.draft(
+            rows.slots, limits, rows.drafter_limits, width, has_trees=bounds.has_trees
+        )
         drafts = drafts.trim(self._read(drafts.num_tokens, width))
         if self._reads and drafts.parents is not None and not drafts.is_tree.any():
             # What is left of a tree is often a chain, which is verified with less ado.
             drafts = replace(drafts, parents=None)
-        return WindowDrafts(drafts, indices)
+        return WindowDrafts(drafts, indices, drafter_limits)
 
-    def _draft(self, rows: FittedRows, drafts: Drafts, width: int, bounds: StepBounds) -> Proposal:
+    def _draft(
+        self, rows: FittedRows, windows: WindowDrafts, width: int, bounds: StepBounds
+    ) -> Proposal:
         """Adds the drafter's drafts for the rows that have none from their windows."""
-        proposal = Proposal(drafts)
+        proposal, limits = Proposal(windows.drafts), windows.drafter_limits
         if self._drafter is None or not bounds.uses_drafter or width == 0:
             return proposal
-        limits = torch.where(drafts.num_tokens > 0, 0, rows.limits)
         most = self._drafter.max_tokens
         if bounds.max_drafter_tokens is not None:
             most = min(most, bounds.max_drafter_tokens)
         wanting = DraftRows(
             slots=rows.slots,
             columns=rows.columns,
-            limits=limits.clamp(max=most),
+            limits=limits.clamp(max=most) if most < width else limits,
             width=min(width, most),
             max_length=bounds.max_num_keys,
             max_unseen=bounds.max_unseen,
@@ -356,16 +328,15 @@ class Step:
         drafts = grown.drafts
         return Proposal(drafts.trim(self._read(drafts.num_tokens, drafts.width))), indices
 
-    def _size(
-        self, rows: FittedRows, drafts: Drafts, number: torch.Tensor, bounds: StepBounds
-    ) -> PassSize:
+    def _size(self, rows: FittedRows, drafts: Drafts, bounds: StepBounds) -> PassSize:
         """Returns the size of the pass: as it is if that may be read, else its bounds."""
         if not self._reads:
             return PassSize(
                 bounds.num_tokens, bounds.num_logits, bounds.max_num_queries, bounds.max_num_keys
             )
         lengths = (rows.num_known_tokens + drafts.num_tokens).tolist()
-        return PassSize(sum(lengths), sum(number.tolist()), max(lengths), bounds.max_num_keys)
+        num_logits = int(((1 + drafts.num_tokens) * rows.emits).sum())
+        return PassSize(sum(lengths), num_logits, max(lengths), bounds.max_num_keys)
 
     def _read(self, values: torch.Tensor, bound: int) -> int:
         """Returns the largest value, or the bound if values may not be read."""

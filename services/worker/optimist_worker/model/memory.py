@@ -49,10 +49,12 @@ class DeviceState:
             eos_token_ids=model.eos_token_ids,
         )
         self.windows = WindowTable(self.table, model.vocab_size)
-        self.sampling = SamplingTable(sizes.max_num_seqs, model.vocab_size, model.device)
+        self.sampling = SamplingTable(
+            sizes.max_num_seqs, model.vocab_size, model.device, self.table.writes
+        )
 
     def admit(self, admission: Admission) -> None:
-        """Gives a slot to a request that has no fault."""
+        """Gives a slot to a request that has no fault, once `table.writes` are flushed."""
         self.table.admit(admission)
         self.sampling.set(admission.slot, admission.sampling)
         self.windows.clear(admission.slot)

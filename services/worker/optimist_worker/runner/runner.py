@@ -1,7 +1,7 @@
 """Runs plans: which requests hold slots, and what becomes of each row."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -171,13 +171,14 @@ class Runner:
         executor.prepare(plan)
         for released in plan.released_slots:
             self._release(released)
-        for admission in plan.admissions:
-            self._admit(admission)
+        self._admit_all(plan.admissions)
+        windows: list[WindowUpdate] = []
         for window in plan.windows:
             if (unsettled := self._unsettled.get(window.slot)) is not None:
                 unsettled.later_windows.append((plan.sequence, window))
             else:
-                self._set_window(plan.sequence, window)
+                windows.append(window)
+        self._set_windows(plan.sequence, windows)
         launched = LaunchedPlan(plan, {}, {}, {}, None)
         rows = self._find_rows(launched)
         if rows:
@@ -210,7 +211,7 @@ class Runner:
             outputs = no_outputs()
         self._note(launched, outputs)
         for sequence, window in launched.later_windows:
-            self._set_window(sequence, window)
+            self._set_windows(sequence, [window])
         logprobs = [] if scored is None else read_logprobs(launched.wanted, scored, outputs)
         for row in logprobs:
             if has_nan(row):
@@ -221,14 +222,21 @@ class Runner:
         return result
 
     @torch.inference_mode()
-    def _set_window(self, sequence: int, window: WindowUpdate) -> None:
-        # The slot may have been given back since the window was made; then it has no use.
-        if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
-            try:
-                self.engine.state.windows.set(window)
-            except Exception as failure:
+    def _set_windows(self, sequence: int, windows: Sequence[WindowUpdate]) -> None:
+        """Sets windows together, of which the last of each slot counts."""
+        by_slot = {window.slot: window for window in windows}
+        # A slot may have been given back since the window was made; then it has no use.
+        held = [(self._slots.get(slot), window) for slot, window in by_slot.items()]
+        wanted = [(one, window) for one, window in held if one is not None and one.error is None]
+        if not wanted:
+            return
+        try:
+            self.engine.state.windows.set([window for _, window in wanted])
+        except Exception as failure:
+            for holder, _ in wanted:
                 holder.error = self._refuse(holder, "its window cannot be set", failure)
-                return
+            return
+        for holder, window in wanted:
             holder.has_window = len(window.token_ids) > 0
             holder.has_tree = bool(window.parents)
             holder.window_sequence = sequence
@@ -239,6 +247,18 @@ class Runner:
             self.engine.masks.close(slot)
 
     @torch.inference_mode()
+    def _admit_all(self, admissions: Sequence[Admission]) -> None:
+        try:
+            for admission in admissions:
+                self._admit(admission)
+        finally:
+            try:
+                self.engine.state.table.writes.flush()
+            except Exception as failure:
+                for admission in admissions:
+                    held = self._slots[admission.slot]
+                    held.error = self._refuse(held, "it cannot be admitted", failure)
+
     def _admit(self, admission: Admission) -> None:
         slot, engine = admission.slot, self.engine
         if slot in self._slots:
@@ -288,6 +308,7 @@ class Runner:
         state, new_blocks = engine.state, [row.new_blocks for row in rows]
         if any(new_blocks):
             state.table.append_blocks(columns[0], new_blocks, [slot.num_blocks for slot in held])
+            state.table.writes.flush()
             for slot, new in zip(held, new_blocks, strict=True):
                 slot.num_blocks += len(new)
         needs, plan = state.sampling.needs(columns[0]), launched.plan

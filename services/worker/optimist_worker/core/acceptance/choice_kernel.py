@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns
+from optimist_worker.core.acceptance.sampling_table import Needs, SamplingTable
 
 _CUT_TILE = 4096
 _CUT_WARPS = 16
@@ -20,8 +20,23 @@ _NUM_PARTS = 16
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
+def pick(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Is `choice.pick`."""
+    logits = logits.contiguous()
+    number, vocab_size = logits.shape
+    tokens = logits.new_empty(number, dtype=torch.int64)
+    largest = logits.new_empty(number)
+    with torch.cuda.device_of(logits):
+        pick_token[(number,)](logits, largest, tokens, vocab_size, _CUT_TILE, num_warps=_CUT_WARPS)
+    return largest, tokens
+
+
 def choose(
-    scores: torch.Tensor, positions: torch.Tensor, columns: SamplingColumns, needs: Needs
+    scores: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    table: SamplingTable,
+    needs: Needs,
 ) -> torch.Tensor:
     """Is `choice.choose`."""
     scores, tokens = scores.contiguous(), torch.empty_like(positions)
@@ -37,10 +52,10 @@ def choose(
                 scores,
                 least,
                 floors,
-                columns.temperature,
-                columns.top_p,
-                columns.log_min_p,
-                columns.top_k,
+                slots,
+                table.reals,
+                table.integers,
+                table.reals.shape[1],
                 vocab_size,
                 _CUT_TILE,
                 num_warps=_CUT_WARPS,
@@ -52,9 +67,10 @@ def choose(
             part_values,
             part_tokens,
             positions,
-            columns.temperature,
-            columns.seed,
-            columns.samples,
+            slots,
+            table.reals,
+            table.integers,
+            table.reals.shape[1],
             vocab_size,
             _TILE,
             has_cuts,
@@ -66,14 +82,39 @@ def choose(
 
 
 @triton.jit
+def pick_token(logits, largest, tokens, vocab_size, tile: tl.constexpr):
+    """Finds the largest logit of one row; the grid is `[n]`."""
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, tile)
+    best = tl.full([tile], float("-inf"), tl.float32)
+    token = tl.full([tile], 2**31 - 1, tl.int32)
+    for first in range(0, vocab_size, tile):
+        index = first + lane
+        logit = _load(logits + row * vocab_size, index, vocab_size)
+        # What is no number stays once it is there.
+        is_better = ((logit > best) | (logit != logit)) & (best == best)
+        best = tl.where(is_better, logit, best)
+        token = tl.where(is_better, index, token)
+    is_none = best != best
+    has_none = tl.max(is_none.to(tl.int32), 0) > 0
+    most = tl.max(tl.where(is_none, float("-inf"), best), 0)
+    is_most = (has_none & is_none) | ((not has_none) & (best == most))
+    chosen = tl.min(tl.where(is_most, token, 2**31 - 1), 0)
+    most = tl.where(has_none, float("nan"), most)
+    tl.store(largest + row, most.to(largest.dtype.element_ty))
+    # Where all are less than any number, it is the first.
+    tl.store(tokens + row, tl.where(chosen < vocab_size, chosen, 0).to(tl.int64))
+
+
+@triton.jit
 def find_cuts(
     scores,
     least_keys,
     floors,
-    temperatures,
-    top_ps,
-    log_min_ps,
-    top_ks,
+    slots,
+    reals,
+    integers,
+    num_slots,
     vocab_size,
     tile: tl.constexpr,
 ):
@@ -81,8 +122,10 @@ def find_cuts(
     row = tl.program_id(0).to(tl.int64)
     logits = scores + row * vocab_size
     lane = tl.arange(0, tile)
-    log_min_p = tl.load(log_min_ps + row)
-    top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
+    slot = tl.load(slots + row)
+    top_p = tl.load(reals + num_slots + slot)
+    log_min_p = tl.load(reals + 2 * num_slots + slot)
+    top_k = tl.load(integers + slot)
     least = tl.full([], -(2**31), tl.int32)
     floor = tl.full([], float("-inf"), tl.float64)
     if (log_min_p > float("-inf")) | (top_k < vocab_size) | (top_p <= 1.0):
@@ -90,7 +133,7 @@ def find_cuts(
         for first in range(0, vocab_size, tile):
             largest = tl.maximum(largest, _load(logits, first + lane, vocab_size))
         most = tl.max(largest, 0)
-        temperature = tl.load(temperatures + row)
+        temperature = tl.load(reals + slot)
         floor = most.to(tl.float64) / temperature + log_min_p
         factor = (1.0 / temperature * _LOG2_E).to(tl.float32)
         least = _cut(logits, vocab_size, most, factor, least, top_k, top_p, tile)
@@ -106,9 +149,10 @@ def choose_of_part(
     part_values,
     part_tokens,
     positions,
-    temperatures,
-    seeds,
-    samples,
+    slots,
+    reals,
+    integers,
+    num_slots,
     vocab_size,
     tile: tl.constexpr,
     has_cuts: tl.constexpr,
@@ -117,13 +161,15 @@ def choose_of_part(
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     logits = scores + row * vocab_size
     lane = tl.arange(0, tile)
-    temperature = tl.load(temperatures + row)
+    slot = tl.load(slots + row)
+    temperature = tl.load(reals + slot)
     least = tl.full([], -(2**31), tl.int32)
     floor = tl.full([], float("-inf"), tl.float64)
     if has_cuts:
         least, floor = tl.load(least_keys + row), tl.load(floors + row)
-    seed, position = tl.load(seeds + row), tl.load(positions + row).to(tl.int32)
-    noise_factor = tl.load(samples + row).to(tl.float64)
+    seed = tl.load(integers + num_slots + slot)
+    position = tl.load(positions + row).to(tl.int32)
+    noise_factor = tl.load(integers + 2 * num_slots + slot).to(tl.float64)
     best = tl.full([tile], float("-inf"), tl.float64)
     token = tl.full([tile], 2**31 - 1, tl.int32)
     num_blocks = (vocab_size + 3) // 4

@@ -70,7 +70,7 @@ def process(
     leaves out the penalties, as drafters do. Returns float64; tokens cut off are -inf.
     """
     columns = table.gather(slots)
-    return cut(adjust(logits, slots, table, needs, columns, counts), columns, needs)
+    return cut(adjust(logits, slots, table, needs, counts), columns, needs)
 
 
 def adjust(
@@ -78,18 +78,17 @@ def adjust(
     slots: Tensor,
     table: SamplingTable,
     needs: Needs,
-    columns: SamplingColumns,
     counts: TokenCounts | None,
 ) -> Tensor:
     """Applies bias and penalties: in float32, or float64 as the logits are, if there are any.
 
-    See `process`; the columns are those of the slots.
+    See `process`.
     """
     if needs.biases or counts is not None:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if needs.biases:
         logits = logits + table.bias(slots)
-    return logits if counts is None else _penalize(logits, columns, counts)
+    return logits if counts is None else _penalize(logits, table.gather(slots), counts)
 
 
 def cut(scores: Tensor, columns: SamplingColumns, needs: Needs) -> Tensor:

@@ -12,11 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from optimist_worker.core.acceptance.choice import CHOOSE
+from optimist_worker.core.acceptance.choice import CHOOSE, PICK
 from optimist_worker.core.acceptance.noise import Stream, gumbel, uniform
 from optimist_worker.core.acceptance.processing import TokenCounts, adjust, count_tokens, cut
-from optimist_worker.core.acceptance.sampling_table import SamplingColumns
-from optimist_worker.core.acceptance.verdict import Verdict, VerifyPass, reach_verdict
+from optimist_worker.core.acceptance.verdict import REACH_VERDICT, Verdict, VerifyPass, find_sound
 from optimist_worker.core.drafts import (
     Drafts,
     ancestor_matrix,
@@ -40,7 +39,8 @@ class Candidates(NamedTuple):
     """0 for node -1, 1 + i for node i; int64 `[n]`."""
     positions: Tensor
     """Position of the token to be chosen, int64 `[n]`."""
-    columns: SamplingColumns
+    slots: Tensor
+    """Int64 `[n]`."""
 
 
 Rule = Callable[[VerifyPass, Candidates, Tensor], Tensor]
@@ -50,25 +50,17 @@ Rule = Callable[[VerifyPass, Candidates, Tensor], Tensor]
 
 def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
     """Chooses a token after every node that is reached, and follows the drafts that agree."""
-    drafts = verify.drafts
-    logits, choices, is_sound, is_open = _find_choices(verify)
-    parents = drafts.parents
-    if parents is None:
-        parents = chain_parents(drafts.num_rows, drafts.width, logits.device)
+    drafts, nodes = verify.drafts, verify.nodes
+    logits, choices, largest, left = _find_choices(verify)
     if verify.needs.processes:
-        sampler = _Sampler(verify, rule, logits, parents)
+        sampler = _Sampler(verify, rule, logits)
         # Without drafts all nodes are reached.
         if drafts.width == 0 or not _may_read(logits):
-            sampler.choose_all(choices)
+            choices = sampler.choose_all()
         else:
-            sampler.choose_reached(choices, is_sound)
-    by_row = verify.by_row(choices)
-    # A chain's first node has the first choice before it, and so on.
-    before = by_row[:, :-1] if drafts.parents is None else by_row.gather(1, parents + 1)
-    agrees, is_stuck = drafts.token_ids == before, None
-    if is_open is not None:
-        agrees, is_stuck = agrees & is_open[:, 1:], ~is_open[:, 0]
-    return reach_verdict(drafts, agrees, by_row, is_sound, is_stuck)
+            sampler.choose_reached(choices, find_sound(largest, left, nodes, drafts)[0])
+    verdict: Verdict = REACH_VERDICT(choices, largest, left, nodes, drafts)
+    return verdict
 
 
 class _OpenChoices(NamedTuple):
@@ -78,24 +70,19 @@ class _OpenChoices(NamedTuple):
     """Those of tokens that may not be chosen are -inf, `[N, vocab_size]`."""
     choices: Tensor
     """The largest of them, int64 `[N]`."""
-    is_sound: Tensor
-    """See `Verdict`, bool `[R]`."""
-    is_open: Tensor | None
-    """Whether any token may come after each node, bool `[R, 1 + K]`; None: after all."""
+    largest: Tensor
+    """The largest logits, `[N]`."""
+    left: Tensor | None
+    """The same of tokens that may be chosen; None if all may."""
 
 
 def _find_choices(verify: VerifyPass) -> _OpenChoices:
-    """Takes out what may not be chosen.
-
-    Where nothing is left, a draft is not accepted: so its row comes without it, and then nothing is
-    left after the last known token.
-    """
+    """Takes out what may not be chosen."""
     logits = verify.logits
     # NaN and infinity pass through a maximum, so one reduction finds them and the greedy tokens.
-    largest, choices = logits.max(-1)
-    is_finite = ~verify.by_row(~largest.isfinite()).any(1)
+    largest, choices = PICK(logits)
     if verify.allowed is None and verify.late_tokens is None:
-        return _OpenChoices(logits, choices, is_finite, None)
+        return _OpenChoices(logits, choices, largest, None)
     left = logits
     if verify.allowed is not None:
         left = left.masked_fill(~verify.allowed, -torch.inf)
@@ -105,21 +92,17 @@ def _find_choices(verify: VerifyPass) -> _OpenChoices:
         token_ids = late.token_ids[rows]
         values = left.gather(1, token_ids).masked_fill(is_early, -torch.inf)
         left = left.scatter(1, token_ids, values)
-    largest, choices = left.max(-1)
-    is_open = ~verify.by_row(largest == -torch.inf)
+    most, choices = PICK(left)
     # Of nothing no distribution can be made.
-    left = torch.where(largest[:, None] == -torch.inf, logits, left)
-    is_open |= ~is_finite[:, None]
-    return _OpenChoices(left, choices, is_finite & is_open[:, 0], is_open)
+    left = torch.where(most[:, None] == -torch.inf, logits, left)
+    return _OpenChoices(left, choices, largest, most)
 
 
 class _Sampler:
     """Replaces greedy choices by those of a rule."""
 
-    def __init__(self, verify: VerifyPass, rule: Rule, logits: Tensor, parents: Tensor) -> None:
-        self.verify, self.rule, self.logits, self.parents = verify, rule, logits, parents
-        # Of node -1 too, `[R, 1 + K]`.
-        self.depths = torch.nn.functional.pad(verify.drafts.depths, (1, 0))
+    def __init__(self, verify: VerifyPass, rule: Rule, logits: Tensor) -> None:
+        self.verify, self.rule, self.logits, drafts = verify, rule, logits, verify.drafts
         self.known: TokenCounts | None = None
         if verify.needs.penalizes:
             token_ids = verify.token_ids
@@ -131,16 +114,15 @@ class _Sampler:
                 verify.num_tokens,
                 logits.shape[-1],
             )
-            self.is_ancestor = ancestor_matrix(parents)
+            self.is_ancestor = ancestor_matrix(_parents(drafts))
 
-    def choose_all(self, choices: Tensor) -> None:
-        """Chooses after all nodes, in place; the host need not know anything but sizes."""
+    def choose_all(self) -> Tensor:
+        """Chooses after all nodes, int64 `[N]`; the host need not know anything but sizes."""
         number, vocab_size = self.logits.shape
         at_once = max(1, _SCORES_AT_ONCE // vocab_size)
-        indices = torch.arange(number, device=self.logits.device)
-        for first in range(0, number, at_once):
-            part = slice(first, first + at_once)
-            choices[part] = self._choose(indices[part], self.logits[part])
+        parts = [slice(first, first + at_once) for first in range(0, number or 1, at_once)]
+        chosen = [self._choose(part, self.logits[part]) for part in parts]
+        return chosen[0] if len(chosen) == 1 else torch.cat(chosen)
 
     def choose_reached(self, choices: Tensor, is_sound: Tensor) -> None:
         """Chooses after nodes that are reached and not simply greedy, in place.
@@ -149,9 +131,11 @@ class _Sampler:
         children are the likeliest, so as many of them as the cache holds are looked at beforehand.
         """
         verify, drafts, nodes = self.verify, self.verify.drafts, self.verify.nodes
-        columns, above = verify.sampling.gather(verify.slots), self.parents + 1
+        columns, above = verify.sampling.gather(verify.slots), _parents(drafts) + 1
         is_left = (~columns.takes_argmax & is_sound)[nodes.rows] & nodes.is_real
-        is_first, depths = drafts.is_node, self.depths[nodes.rows, nodes.offsets]
+        # Of node -1 too, `[R, 1 + K]`.
+        depths = torch.nn.functional.pad(drafts.depths, (1, 0))[nodes.rows, nodes.offsets]
+        is_first = drafts.is_node
         if drafts.parents is not None:
             is_first = sibling_ranks(drafts.parents) == 0
         deepest = 1 + drafts.width
@@ -170,19 +154,28 @@ class _Sampler:
             choices[indices] = self._choose(indices, self.logits.index_select(0, indices))
             is_left[indices] = False
 
-    def _choose(self, indices: Tensor, logits: Tensor) -> Tensor:
+    def _choose(self, indices: Tensor | slice, logits: Tensor) -> Tensor:
         """Chooses after the nodes at some indices of the flat rows, int64 `[n]`."""
-        verify = self.verify
-        rows, elements = verify.nodes.rows[indices], verify.nodes.offsets[indices]
-        slots = verify.slots[rows]
+        verify, nodes = self.verify, self.verify.nodes
+        found = Candidates(
+            rows=nodes.rows[indices],
+            elements=nodes.offsets[indices],
+            positions=verify.positions[indices],
+            slots=verify.node_slots[indices],
+        )
         counts = None
         if self.known is not None:
-            is_before = self.is_ancestor[rows, elements]
-            counts = self.known.with_drafts(rows, verify.drafts.token_ids[rows], is_before)
-        columns = verify.sampling.gather(slots)
-        scores = adjust(logits, slots, verify.sampling, verify.needs, columns, counts)
-        positions = verify.num_tokens[rows] + self.depths[rows, elements]
-        return self.rule(verify, Candidates(rows, elements, positions, columns), scores)
+            is_before = self.is_ancestor[found.rows, found.elements]
+            drafted = verify.drafts.token_ids[found.rows]
+            counts = self.known.with_drafts(found.rows, drafted, is_before)
+        scores = adjust(logits, found.slots, verify.sampling, verify.needs, counts)
+        return self.rule(verify, found, scores)
+
+
+def _parents(drafts: Drafts) -> Tensor:
+    if drafts.parents is not None:
+        return drafts.parents
+    return chain_parents(drafts.num_rows, drafts.width, drafts.token_ids.device)
 
 
 def _may_read(tensor: Tensor) -> bool:
@@ -201,7 +194,7 @@ def verify_coupled(verify: VerifyPass) -> Verdict:
 
 
 def _choose_sampled(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
-    chosen: Tensor = CHOOSE(scores, nodes.positions, nodes.columns, verify.needs)
+    chosen: Tensor = CHOOSE(scores, nodes.positions, nodes.slots, verify.sampling, verify.needs)
     return chosen
 
 
@@ -223,20 +216,21 @@ def verify_rejection(verify: VerifyPass) -> Verdict:
 
 
 def _choose_by_chance(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
-    scores = cut(scores, nodes.columns, verify.needs)
+    columns = verify.sampling.gather(nodes.slots)
+    scores = cut(scores, columns, verify.needs)
     greedy = scores.argmax(-1)
     if not verify.needs.samples:
         return greedy
     left, chosen = scores.softmax(-1), torch.full_like(greedy, -1)
-    if verify.drafts.probabilities is not None:
-        left, chosen = _choose_child(verify.drafts, verify.drafts.probabilities, nodes, left)
-    noise = gumbel(nodes.columns.seed, nodes.positions, scores.shape[-1], Stream.RESIDUAL)
+    if (probabilities := verify.drafts.probabilities) is not None:
+        left, chosen = _choose_child(verify.drafts, probabilities, nodes, columns.seed, left)
+    noise = gumbel(columns.seed, nodes.positions, scores.shape[-1], Stream.RESIDUAL)
     chosen = torch.where(chosen < 0, (left.log() + noise).argmax(-1), chosen)
-    return torch.where(nodes.columns.samples, chosen, greedy)
+    return torch.where(columns.samples, chosen, greedy)
 
 
 def _choose_child(
-    drafts: Drafts, probabilities: Tensor, nodes: Candidates, left: Tensor
+    drafts: Drafts, probabilities: Tensor, nodes: Candidates, seeds: Tensor, left: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Goes through the children, drawn by chance, of nodes after which a token is chosen.
 
@@ -246,7 +240,7 @@ def _choose_child(
     children, vocab_size = _children(drafts, nodes), left.shape[-1]
     if drafts.is_certain is not None:
         children = torch.where(drafts.is_certain[nodes.rows][:, None], -1, children)
-    chances = uniform(nodes.columns.seed, nodes.positions, children.clamp(min=0), Stream.ACCEPTANCE)
+    chances = uniform(seeds, nodes.positions, children.clamp(min=0), Stream.ACCEPTANCE)
     chosen = torch.full_like(nodes.rows, -1)
     for rank in range(children.shape[1]):
         child = children[:, rank].clamp(min=0)

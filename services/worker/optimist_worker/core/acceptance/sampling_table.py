@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.transfers import send
+from optimist_worker.core.transfers import Writes, send
 
 
 class SamplingColumns(NamedTuple):
@@ -61,15 +61,26 @@ class Needs(NamedTuple):
 class SamplingTable:
     """One row per slot and one more, which padding names and which is greedy."""
 
-    def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
-        """Makes a table of greedy slots; row `num_slots` is the one for padding."""
+    def __init__(
+        self,
+        num_slots: int,
+        vocab_size: int,
+        device: torch.device,
+        writes: Writes | None = None,
+    ) -> None:
+        """Makes a table of greedy slots; row `num_slots` is the one for padding.
+
+        Parameters that are set take effect when `writes` are flushed.
+        """
         self.vocab_size, self.device = vocab_size, device
         num_rows = num_slots + 1
+        self.writes = writes or Writes(device)
         reals, integers = _columns(SamplingParams(), vocab_size)
-        self._reals = torch.tensor(reals, dtype=torch.float64, device=device)[:, None].repeat(
+        self.reals = torch.tensor(reals, dtype=torch.float64, device=device)[:, None].repeat(
             1, num_rows
         )
-        self._integers = torch.tensor(integers, device=device)[:, None].repeat(1, num_rows)
+        self.integers = torch.tensor(integers, device=device)[:, None].repeat(1, num_rows)
+        """Columns of each slot: those of `SamplingColumns`, first all of float64."""
         self._needs = np.zeros((num_rows, len(Needs._fields)), dtype=np.int64)
         self._bias: Tensor | None = None
         """Float32 `[num_slots + 1, vocab_size]`, from the first request with a bias on."""
@@ -77,8 +88,8 @@ class SamplingTable:
     def set(self, slot: int, params: SamplingParams) -> None:
         """Sets a slot's parameters, which have no fault."""
         reals, integers = _columns(params, self.vocab_size)
-        self._reals[:, slot] = send(torch.tensor(reals, dtype=torch.float64), self.device)
-        self._integers[:, slot] = send(torch.tensor(integers), self.device)
+        self.writes.put(self.reals[:, slot], reals)
+        self.writes.put(self.integers[:, slot], integers)
         if self._needs[slot, Needs._fields.index("biases")] and self._bias is not None:
             self._bias[slot] = 0.0
         if params.logit_bias:
@@ -87,9 +98,9 @@ class SamplingTable:
 
     def gather(self, slots: Tensor) -> SamplingColumns:
         """Returns the columns of some slots, int64 `[n]`."""
-        integers = self._integers.index_select(1, slots)
+        integers = self.integers.index_select(1, slots)
         return SamplingColumns(
-            *self._reals.index_select(1, slots), *integers[:2], *integers[2:].bool()
+            *self.reals.index_select(1, slots), *integers[:2], *integers[2:].bool()
         )
 
     def bias(self, slots: Tensor) -> Tensor:
@@ -111,7 +122,7 @@ class SamplingTable:
 
     def _set_bias(self, slot: int, bias: dict[int, float]) -> None:
         if self._bias is None:
-            shape = (self._reals.shape[1], self.vocab_size)
+            shape = (self.reals.shape[1], self.vocab_size)
             self._bias = torch.zeros(shape, device=self.device)
         token_ids = send(torch.tensor(list(bias)), self.device)
         values = send(torch.tensor(list(bias.values()), dtype=torch.float32), self.device)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from optimist_worker.core.acceptance.sampling_table import Needs, SamplingTable
 from optimist_worker.core.drafts import Drafts, Ragged, holds_from_top, nodes_by_depth
+from optimist_worker.core.operation import Operation
 
 
 class AcceptanceRule(StrEnum):
@@ -39,6 +40,10 @@ class VerifyPass:
     nodes: Ragged
     """Which node of which row each row of logits is after: element 0 of a row is after its last
     known token, element 1 + i after its draft i. Rows that emit nothing have no elements."""
+    positions: Tensor
+    """Position of the token after each node, int64 `[N]`."""
+    node_slots: Tensor
+    """Slot of each node's row, int64 `[N]`."""
     drafts: Drafts
     """None for rows that emit nothing."""
     slots: Tensor
@@ -57,26 +62,12 @@ class VerifyPass:
     late_tokens: "LateTokens | None" = None
     """None: no row has any."""
 
-    @property
-    def positions(self) -> Tensor:
-        """Position of the token after each node, int64 `[N]`."""
-        depths = torch.nn.functional.pad(self.drafts.depths, (1, 0))
-        return self.num_tokens[self.nodes.rows] + depths[self.nodes.rows, self.nodes.offsets]
-
     def by_row(self, values: Tensor) -> Tensor:
         """Arranges values of the flat rows by row and node, `[N]` to `[R, 1 + K]`.
 
         What a row does not have is 0.
         """
-        width = 1 + self.drafts.width
-        if self.nodes.is_exact and len(values) == self.drafts.num_rows * width:
-            return values.view(-1, width)
-        elements = torch.arange(width, device=values.device)
-        indices = self.nodes.starts[:-1, None] + elements
-        is_real = indices < self.nodes.starts[1:, None]
-        # The value after the last one takes the position of all that is missing.
-        padded = torch.nn.functional.pad(values, (0, 1))
-        return padded[torch.where(is_real, indices, len(values))]
+        return _by_row(values, self.nodes, self.drafts)
 
 
 class LateTokens(NamedTuple):
@@ -110,19 +101,65 @@ class Verdict:
         return failures if self.is_stuck is None else failures.int() + self.is_stuck
 
 
+def _by_row(values: Tensor, nodes: Ragged, drafts: Drafts) -> Tensor:
+    width = 1 + drafts.width
+    if nodes.is_exact and len(values) == drafts.num_rows * width:
+        return values.view(-1, width)
+    elements = torch.arange(width, device=values.device)
+    indices = nodes.starts[:-1, None] + elements
+    is_real = indices < nodes.starts[1:, None]
+    # The value after the last one takes the position of all that is missing.
+    padded = torch.nn.functional.pad(values, (0, 1))
+    return padded[torch.where(is_real, indices, len(values))]
+
+
+def find_sound(
+    largest: Tensor, left: Tensor | None, nodes: Ragged, drafts: Drafts
+) -> tuple[Tensor, Tensor | None]:
+    """Returns which rows are sound, `[R]`, and after which nodes any token may come, `[R, 1 + K]`.
+
+    See `reach_verdict`; None: after all.
+    """
+    is_finite = ~_by_row(~largest.isfinite(), nodes, drafts).any(1)
+    if left is None:
+        return is_finite, None
+    is_open = ~_by_row(left == -torch.inf, nodes, drafts) | ~is_finite[:, None]
+    return is_finite & is_open[:, 0], is_open
+
+
 def reach_verdict(
+    choices: Tensor, largest: Tensor, left: Tensor | None, nodes: Ragged, drafts: Drafts
+) -> Verdict:
+    """Accepts drafts that were chosen, and follows them as far as they go; see `Verdict`.
+
+    Choices are the tokens after each node, int64 `[N]`, `largest` the largest logits there, and
+    `left` those of tokens that may be chosen, `[N]`; None: all may.
+
+    Where nothing is left, a draft is not accepted: so its row comes without it, and then nothing is
+    left after the last known token.
+    """
+    is_sound, is_open = find_sound(largest, left, nodes, drafts)
+    chosen = _by_row(choices, nodes, drafts)
+    # A chain's first node has the first choice before it, and so on.
+    before = chosen[:, :-1] if drafts.parents is None else chosen.gather(1, drafts.parents + 1)
+    is_accepted, is_stuck = drafts.token_ids == before, None
+    if is_open is not None:
+        is_accepted, is_stuck = is_accepted & is_open[:, 1:], ~is_open[:, 0]
+    return _follow(drafts, is_accepted, chosen, is_sound, is_stuck)
+
+
+REACH_VERDICT = Operation(
+    "verdict", reach_verdict, "optimist_worker.core.acceptance.verdict_kernel:reach_verdict"
+)
+
+
+def _follow(
     drafts: Drafts,
     is_accepted: Tensor,
     choices: Tensor,
     is_sound: Tensor,
-    is_stuck: Tensor | None = None,
+    is_stuck: Tensor | None,
 ) -> Verdict:
-    """Follows each row's accepted drafts as far as they go; see `Verdict`.
-
-    `is_accepted` says of each node whether it is if its parent is, at most one of siblings. The
-    choices are the token after each node if it is the last accepted one, int64 `[R, 1 + K]`, the
-    first one for node -1.
-    """
     if not drafts.width:
         return Verdict(choices, torch.zeros_like(drafts.num_tokens), None, is_sound, is_stuck)
     is_accepted = is_accepted & drafts.is_node & is_sound[:, None]

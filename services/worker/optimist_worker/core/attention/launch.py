@@ -60,19 +60,22 @@ def choose_tiling(
     memory of one. 16 and 64 pairs are the least of the synchronous and the asynchronous product of
     tensor cores. A part writes its result in float32: with 64 pairs that is an eighth of the bytes
     of 512 keys of 128 bfloat16 numbers, which is why higher tiles get larger parts. Products of
-    float32 use no tensor cores and hold their operands in registers: small tiles.
+    float32 use no tensor cores and hold their operands in registers: small tiles. Where shared
+    memory is small, 128 queries of 256 numbers leave no room for keys.
     """
     is_half = itemsize < 4
     key_bytes = (tile_side(key_dim) + tile_side(value_dim)) * itemsize
     most = min(64, (_STEP_BYTES if is_half else _STEP_BYTES // 2) // key_bytes)
     is_wide = max(tile_side(key_dim), tile_side(value_dim)) > 128
+    has_much = shared_bytes >= _LARGE_SHARED_BYTES
+    prefill_m = 16 if not is_half else 128 if has_much or not is_wide else 64
     return Tiling(
         decode_m=tile_side(group),
         verify_m=max(64 if is_half else 16, tile_side(group)),
-        prefill_m=max(128 if is_half else 16, tile_side(group)),
+        prefill_m=max(prefill_m, tile_side(group)),
         block_n=max(16, 1 << (most.bit_length() - 1)) if most else 16,
         num_warps=8 if is_wide else 4,
-        num_stages=5 if is_half and shared_bytes >= _LARGE_SHARED_BYTES else 3,
+        num_stages=5 if is_half and has_much else 3,
         prefill_warps=8 if is_half else 4,
     )
 

@@ -48,11 +48,13 @@ class KVPool:
         shapes = [(spec.num_kv_heads, spec.key_dim) for spec in layers]
         shapes += [(spec.num_kv_heads, spec.value_dim) for spec in layers]
         # A row reads only what was written for it, so the memory need not be cleared.
-        self._memory = {
+        memories = {
             shape: torch.empty((number, size, *shape), dtype=dtype, device=device)
             for shape, number in Counter(shapes).items()
         }
-        parts = {shape: iter(memory.unbind()) for shape, memory in self._memory.items()}
+        self.memory = list(memories.values())
+        """`[layers, indices, heads, dim]` of all layers' keys and values that are alike."""
+        parts = {shape: iter(memory.unbind()) for shape, memory in memories.items()}
         tensors = [next(parts[shape]) for shape in shapes]
         self.keys, self.values = tensors[: len(layers)], tensors[len(layers) :]
 
@@ -67,7 +69,7 @@ class KVPool:
 
         All are read before any is written, by two operations for all that have the same shape.
         """
-        for memory in self._memory.values():
+        for memory in self.memory:
             memory.index_copy_(1, target, memory.index_select(1, source))
 
 

@@ -8,6 +8,7 @@ import torch
 from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.drafts import Drafts, Ragged, ancestor_bits, lay_out
+from optimist_worker.core.operation import Operation
 from optimist_worker.core.recurrence.rows import RecurrentPass
 
 MOST_TREE_NODES = 64
@@ -57,28 +58,55 @@ class FedLevel(NamedTuple):
     """Those that came with each one's parent, `[num_rows * num_nodes, dim]`."""
 
 
-def build_verify_batch(
-    table: SlotTable,
-    pool: KVPool,
-    rows: FittedRows,
-    drafts: Drafts,
-    logits: Ragged,
-    size: PassSize,
-) -> tuple[FlatBatch, Ragged]:
-    """Builds the target's pass: known tokens of each row, its drafts after them.
+class Layout(NamedTuple):
+    """How known tokens and drafts of rows lie in a pass; `FlatBatch` has the others' meaning."""
 
-    The drafts are within the rows' limits. `logits` says which node of which row each row of logits
-    is for: element 0 is after the last known token, element 1 + i after draft i. Returns the batch,
-    and how its tokens belong to rows.
-    """
+    tokens: Ragged
+    """Tokens of each row: the known ones, its drafts after them."""
+    nodes: Ragged
+    """Which node of which row each row of logits is for: element 0 is after the last known token,
+    element 1 + i after draft i. Rows that emit nothing have none."""
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    slot_mapping: torch.Tensor
+    ancestors: torch.Tensor | None
+    block_tables: torch.Tensor
+    logits_indices: torch.Tensor
+    next_positions: torch.Tensor
+    """Position of the token after each node, int64 `[num_logits]`."""
+    next_slots: torch.Tensor
+    """Slot of each node's row, int64 `[num_logits]`."""
+
+    def build_batch(self, pool: KVPool, rows: FittedRows, size: PassSize) -> FlatBatch:
+        """Returns the pass."""
+        attention = AttentionBatch(
+            pool=pool,
+            slot_mapping=self.slot_mapping,
+            query_starts=self.tokens.starts,
+            num_computed_tokens=rows.starts,
+            tree_starts=rows.ends,
+            positions=self.positions,
+            ancestors=self.ancestors,
+            block_tables=self.block_tables,
+            max_num_queries=size.max_num_queries,
+            max_num_keys=size.max_num_keys,
+        )
+        return FlatBatch(self.input_ids, self.positions, self.logits_indices, attention)
+
+
+def lay_out_rows(
+    slots: torch.Tensor, table: SlotTable, rows: FittedRows, drafts: Drafts, size: PassSize
+) -> Layout:
+    """Lays out the target's pass; the drafts are within the limits of the rows of these slots."""
     known = rows.num_known_tokens
+    nodes = lay_out((1 + drafts.num_tokens) * rows.emits, size.num_logits)
     tokens = lay_out(known + drafts.num_tokens, size.num_tokens)
     row, offset = tokens.rows, tokens.offsets
-    slots = rows.slots[row]
+    token_slots = slots[row]
     indices = rows.starts[row] + offset
     node = offset - known[row]
     is_draft = (node >= 0) & tokens.is_real
-    input_ids = table.read_tokens(slots, indices)
+    input_ids = table.read_tokens(token_slots, indices)
     positions, ancestors = indices, None
     if drafts.width:
         node = node.clamp(0, drafts.width - 1)
@@ -87,22 +115,24 @@ def build_verify_batch(
             depth = drafts.depths[row, node]
             positions = torch.where(is_draft, rows.ends[row] - 1 + depth, indices)
             ancestors = torch.where(is_draft, _ancestors(drafts.parents, drafts)[row, node], 0)
-    attention = AttentionBatch(
-        pool=pool,
-        slot_mapping=_slot_mapping(table, slots, indices, tokens.is_real),
-        query_starts=tokens.starts,
-        num_computed_tokens=rows.starts,
-        tree_starts=rows.ends,
-        positions=positions,
-        ancestors=ancestors,
-        block_tables=table.block_tables[rows.slots],
-        max_num_queries=size.max_num_queries,
-        max_num_keys=size.max_num_keys,
-    )
-    last = (tokens.starts[:-1] + known - 1)[logits.rows]
+    last = (tokens.starts[:-1] + known - 1)[nodes.rows]
     # Padding of rows that have no tokens may lie before the first.
-    logits_indices = (last + logits.offsets).clamp(min=0)
-    return FlatBatch(input_ids, positions, logits_indices, attention), tokens
+    logits_indices = (last + nodes.offsets).clamp(min=0)
+    return Layout(
+        tokens=tokens,
+        nodes=nodes,
+        input_ids=input_ids,
+        positions=positions,
+        slot_mapping=_slot_mapping(table, token_slots, indices, tokens.is_real),
+        ancestors=ancestors,
+        block_tables=table.block_tables[slots],
+        logits_indices=logits_indices,
+        next_positions=positions[logits_indices] + 1,
+        next_slots=slots[nodes.rows],
+    )
+
+
+LAY_OUT = Operation("lay_out", lay_out_rows, "optimist_worker.core.batch.row_kernels:lay_out_rows")
 
 
 def build_known_batch(

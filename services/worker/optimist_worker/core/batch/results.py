@@ -12,6 +12,9 @@ from optimist_common.drafts import PREDICTION
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.attention.paged_attention import KVPool
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
+from optimist_worker.core.batch.window_table import WindowTable
+from optimist_worker.core.drafts import Drafts, count_on_path
+from optimist_worker.core.operation import Operation
 from optimist_worker.core.plan import Plan, RowLogprobs, StepResult
 
 
@@ -51,6 +54,74 @@ def count_emitted(rows: FittedRows, verdict: Verdict) -> torch.Tensor:
     return (verdict.num_accepted + 1) * (rows.emits & verdict.is_sound)
 
 
+class FormCounts(NamedTuple):
+    """Drafts that grammars have brought, int64 `[num_rows]` each."""
+
+    drafted: torch.Tensor
+    accepted: torch.Tensor
+
+
+def count_form(drafts: Drafts, verdict: Verdict) -> FormCounts | None:
+    """Counts the drafts of grammars; None if there are none."""
+    if drafts.is_form is None:
+        return None
+    return FormCounts(
+        (drafts.is_form & drafts.is_node).sum(1),
+        count_on_path(drafts.is_form, verdict.path, verdict.num_accepted),
+    )
+
+
+class Settled(NamedTuple):
+    """What has come of a step."""
+
+    packed: torch.Tensor
+    """What `pack` has packed."""
+    num_emitted: torch.Tensor
+    """Int64 `[num_rows]`."""
+
+
+def settle(
+    slots: torch.Tensor,
+    table: SlotTable,
+    windows: WindowTable | None,
+    rows: FittedRows,
+    drafts: Drafts,
+    indices: torch.Tensor | None,
+    verdict: Verdict,
+    form: FormCounts | None,
+) -> Settled:
+    """Moves the rows of these slots on by a verdict, and their windows.
+
+    Drafts lie at `indices` of windows, see `WindowDrafts`; `windows` None: nobody has any left.
+    """
+    number, lengths = settle_rows(table, rows, verdict)
+    nodes = torch.full_like(verdict.token_ids, -1)
+    if windows is not None:
+        nodes = windows.follow(slots, indices, verdict, number)
+    has_emitted, nothing_left = number > 0, torch.zeros_like(number)
+    has_drafted = has_emitted & (drafts.num_tokens > 0)
+    outputs = Outputs(
+        lengths=lengths,
+        num_emitted_tokens=number,
+        num_drafted_tokens=drafts.num_tokens * has_emitted,
+        num_accepted_tokens=verdict.num_accepted * has_emitted,
+        num_form_drafted_tokens=nothing_left if form is None else form.drafted * has_emitted,
+        num_form_accepted_tokens=nothing_left if form is None else form.accepted * has_emitted,
+        draft_sources=drafts.sources * has_drafted,
+        window_nodes=nodes[:, 0],
+        draft_positions=torch.full_like(number, -1)
+        if drafts.positions is None
+        else torch.where(has_drafted, drafts.positions, -1),
+        is_short=rows.is_short,
+        failures=verdict.failures() * rows.emits,
+        num_window_tokens=nothing_left if windows is None else windows.count_left(slots),
+        num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,
+        token_ids=verdict.token_ids,
+        accepted_nodes=nodes[:, 1:],
+    )
+    return Settled(pack(outputs), number)
+
+
 def compact(table: SlotTable, pool: KVPool, rows: FittedRows, verdict: Verdict) -> None:
     """Moves keys and values of each tree's accepted path to consecutive indices."""
     if verdict.path is None:
@@ -61,16 +132,16 @@ def compact(table: SlotTable, pool: KVPool, rows: FittedRows, verdict: Verdict) 
         is_moved = (verdict.path != nodes) & (nodes < verdict.num_accepted[:, None])
         if not is_moved.any():
             return
-    move_path(table, pool, rows.slots, rows.ends, verdict.path, verdict.num_accepted)
+    MOVE(verdict.path, verdict.num_accepted, rows.slots, rows.ends, table, pool)
 
 
 def move_path(
-    table: SlotTable,
-    pool: KVPool,
-    slots: torch.Tensor,
-    first: torch.Tensor,
     path: torch.Tensor,
     number: torch.Tensor,
+    slots: torch.Tensor,
+    first: torch.Tensor,
+    table: SlotTable,
+    pool: KVPool,
 ) -> None:
     """Moves the nodes `path[:, :number]` of trees at index `first` to the indices from there on.
 
@@ -85,6 +156,11 @@ def move_path(
     source = torch.where(is_moved, source, trash).flatten()
     target = torch.where(is_moved, target, trash).flatten()
     pool.move(source, target)
+
+
+_ROOM = "optimist_worker.core.batch.row_kernels"
+SETTLE = Operation("settle", settle, f"{_ROOM}:settle")
+MOVE = Operation("compact", move_path, f"{_ROOM}:move_path")
 
 
 Column = TypeVar("Column", torch.Tensor, Int32Column)
@@ -114,7 +190,8 @@ class Outputs(NamedTuple, Generic[Column]):
     accepted_nodes: Column
 
 
-_NUM_COLUMNS = len(Outputs._fields) - 2
+NUM_COLUMNS = len(Outputs._fields) - 2
+"""What `pack` puts before tokens and nodes of a row."""
 _NONE = -1
 """In columns of nodes and positions."""
 _IDLE = np.array(
@@ -139,8 +216,8 @@ def pack(outputs: Outputs[torch.Tensor]) -> torch.Tensor:
 
 def unpack(packed: Int32Column) -> Outputs[Int32Column]:
     """Reads what `pack` has packed, int32 `[num_rows, columns, tokens and nodes]`."""
-    columns, width = packed.T[:_NUM_COLUMNS], (packed.shape[1] - _NUM_COLUMNS + 1) // 2
-    token_ids, nodes = packed[:, _NUM_COLUMNS:][:, :width], packed[:, _NUM_COLUMNS:][:, width:]
+    columns, width = packed.T[:NUM_COLUMNS], (packed.shape[1] - NUM_COLUMNS + 1) // 2
+    token_ids, nodes = packed[:, NUM_COLUMNS:][:, :width], packed[:, NUM_COLUMNS:][:, width:]
     _, num_emitted, _, num_accepted, _, num_form_accepted, sources, *_ = columns
     if width == 1 and num_emitted.all():
         return Outputs._make([*columns, token_ids[:, 0], nodes.ravel()])
@@ -152,7 +229,7 @@ def unpack(packed: Int32Column) -> Outputs[Int32Column]:
 
 def no_outputs() -> Outputs[Int32Column]:
     """Returns the outputs of no rows."""
-    return unpack(np.empty((0, _NUM_COLUMNS), np.int32))
+    return unpack(np.empty((0, NUM_COLUMNS), np.int32))
 
 
 def collect_result(

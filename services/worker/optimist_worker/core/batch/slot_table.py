@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from optimist_common.columns import Int32Column
 from optimist_worker.core.acceptance.verdict import LateTokens
+from optimist_worker.core.operation import Operation
 from optimist_worker.core.plan import Admission
-from optimist_worker.core.transfers import send
+from optimist_worker.core.transfers import Writes
 
 MOST_STOP_TOKENS = 32
 """Stop tokens that are looked for per request; after any further one a request just runs on until
@@ -63,6 +64,8 @@ class SlotTable:
         of the model may not be chosen below the least length, whether they end the request or not.
         """
         self.num_slots, self.block_size, self.device = num_slots, block_size, device
+        self.writes = Writes(device)
+        """What becomes of admissions and new blocks once it is flushed."""
         self.trash_block, self.reads_sizes = trash_block, reads_sizes
         num_rows = num_slots + 1
         self.columns = torch.zeros(
@@ -77,6 +80,8 @@ class SlotTable:
         self.stop_token_ids = torch.full(
             (num_rows, MOST_STOP_TOKENS), -1, dtype=torch.int64, device=device
         )
+        self.may_draft = torch.ones(num_rows, dtype=torch.int64, device=device)
+        """0 for slots that a drafter knows too little about, see `GuardedDrafter`."""
         self._vocab_size, self._eos_token_ids = vocab_size, eos_token_ids
         self._late_token_ids = torch.zeros(
             (num_rows, MOST_LATE_TOKENS + len(eos_token_ids)), dtype=torch.int64, device=device
@@ -97,20 +102,24 @@ class SlotTable:
             "num_prompt_tokens": admission.num_prompt_tokens,
             "max_length": admission.max_length or self.token_ids.shape[1],
             "min_length": admission.min_length if late else 0,
-            "capacity": 0,
+            "capacity": num_cached,
         }
         stops = admission.stop_token_ids[:MOST_STOP_TOKENS]
         stops = stops + [-1] * (MOST_STOP_TOKENS - len(stops))
-        self.columns[:, slot] = self._tensor([values[name] for name in SlotColumns._fields])
-        self.token_ids[slot, :num_tokens] = self._tensor(admission.token_ids).int()
-        self.stop_token_ids[slot] = self._tensor(stops)
+        put = self.writes.put
+        put(self.columns[:, slot], [values[name] for name in SlotColumns._fields])
+        put(self.token_ids[slot, :num_tokens], admission.token_ids)
+        put(self.stop_token_ids[slot], stops)
         if late:
             # The first one again in place of those that are missing.
             late += [late[0]] * (self._late_token_ids.shape[1] - len(late))
-            self._late_token_ids[slot] = self._tensor(late)
+            put(self._late_token_ids[slot], late)
         # What the slot's last holder had may be another's by now.
-        self.block_tables[slot] = self.trash_block
-        self.append_blocks([slot], [admission.cached_blocks], [0])
+        num_columns = self.block_tables.shape[1]
+        table = np.full(num_columns, self.trash_block, np.int32)
+        cached = admission.cached_blocks[: num_columns - 1]
+        table[: len(cached)] = cached
+        put(self.block_tables[slot], table)
 
     def late_tokens(self, rows: "FittedRows") -> LateTokens:
         """Returns what may not be chosen below the least lengths of some rows."""
@@ -121,22 +130,15 @@ class SlotTable:
 
         Those after the longest sequence are of no use.
         """
-        rows: list[int] = []
-        indices: list[int] = []
-        block_ids: list[int] = []
+        capacity = self.columns[SlotColumns._fields.index("capacity")]
         for slot, new, first in zip(slots, blocks, num_held, strict=True):
+            if not new:
+                continue
             # The last column stays trash.
             used = new[: max(0, self.block_tables.shape[1] - 1 - first)]
-            rows += [slot] * len(used)
-            indices += range(first, first + len(used))
-            block_ids += used
-        if rows:
-            cells = self._tensor([rows, indices])
-            ids = self._tensor(block_ids)
-            self.block_tables.index_put_((cells[0], cells[1]), ids.int())
-        ends = [first + len(new) for new, first in zip(blocks, num_held, strict=True)]
-        update = self._tensor([slots, [end * self.block_size for end in ends]])
-        self.store(update[0], capacity=update[1])
+            self.writes.put(self.block_tables[slot, first : first + len(used)], used)
+            end = first + len(new)
+            self.writes.put(capacity[slot : slot + 1], [end * self.block_size])
 
     def gather(self, slots: torch.Tensor) -> SlotColumns:
         """Returns the columns of some slots."""
@@ -164,9 +166,6 @@ class SlotTable:
         ids = self.block_tables[slots, blocks.clamp(max=self.block_tables.shape[1] - 1)]
         return ids * self.block_size + indices % self.block_size
 
-    def _tensor(self, values: Sequence[int] | Int32Column | list[list[int]]) -> torch.Tensor:
-        return send(torch.tensor(values, dtype=torch.int64), self.device)
-
 
 @dataclass(slots=True)
 class FittedRows:
@@ -183,6 +182,8 @@ class FittedRows:
     """Whether the known tokens reach the row's last one, so that tokens come of it."""
     limits: torch.Tensor
     """Most drafts after them."""
+    drafter_limits: torch.Tensor
+    """Most of them that are not from windows."""
     is_short: torch.Tensor
     """Whether the row does not run because its blocks do not hold its known tokens."""
 
@@ -192,15 +193,14 @@ class FittedRows:
         return self.columns.num_computed_tokens
 
 
-def fit_rows(
-    table: SlotTable, slots: torch.Tensor, num_known: torch.Tensor, num_drafts: torch.Tensor
-) -> FittedRows:
-    """Fits plans, `[num_rows]` each, to the truth.
+def fit_rows(plan: torch.Tensor, table: SlotTable) -> FittedRows:
+    """Fits a plan to the truth: slots, known tokens and most drafts, int64 `[3, num_rows]`.
 
     Known tokens beyond a row's last one do not exist and are left out. Drafts are verified only
     after the last known token, as far as blocks and `max_length` reach. Requests that have ended
     do not run.
     """
+    slots, num_known, num_drafts = plan
     columns = table.gather(slots)
     left = columns.num_tokens - columns.num_computed_tokens
     wanted = torch.minimum(num_known, left) * (1 - columns.has_ended)
@@ -210,4 +210,8 @@ def fit_rows(
     emits = (known == left) & (known > 0)
     room = torch.minimum(columns.capacity, columns.max_length - 1) - ends
     limits = torch.minimum(num_drafts, room).clamp(min=0) * emits
-    return FittedRows(slots, columns, known, ends, emits, limits, is_short)
+    drafter_limits = limits * table.may_draft[slots]
+    return FittedRows(slots, columns, known, ends, emits, limits, drafter_limits, is_short)
+
+
+FIT = Operation("fit", fit_rows, "optimist_worker.core.batch.row_kernels:fit_rows")

@@ -32,8 +32,8 @@ class StepSizes:
 
         The number of tokens is what a pass costs, see `_round_tokens`. What belongs to no token of
         a row and to none of its keys ends at once, so rows and keys go up by fours, keys from 2,048
-        on. Windows, trees and lookups are launches of their own, up to 350 of a step's 500: only
-        steps with drafts have them. Of bias there is no memory before a request has one.
+        on. Windows, trees and lookups are launches of their own, which only steps with drafts have.
+        Of bias there is no memory before a request has one.
         """
         num_tokens = self._round_within(bounds.num_tokens)
         num_drafts = bounds.max_num_drafts

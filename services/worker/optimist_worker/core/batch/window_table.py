@@ -7,6 +7,7 @@ index has one span of numbers (Dietz, "Maintaining order in a linked list", 1982
 comparisons find what is left of a tree once the output has taken a path.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.operation import Operation
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
 from optimist_worker.core.transfers import send
 
@@ -94,6 +96,8 @@ class WindowDrafts(NamedTuple):
     drafts: Drafts
     indices: torch.Tensor | None
     """Where in its window each draft lies, int64 `[num_rows, width]`; None if all are chains."""
+    drafter_limits: torch.Tensor
+    """Most drafts of rows that have none from their windows, int64 `[num_rows]`."""
 
 
 class WindowTable:
@@ -101,62 +105,51 @@ class WindowTable:
 
     def __init__(self, table: SlotTable, vocab_size: int) -> None:
         """Makes a table of empty windows; tokens are 0 to `vocab_size - 1`."""
-        self._table, self._vocab_size = table, vocab_size
+        self.table, self.vocab_size = table, vocab_size
         num_rows = len(table.token_ids)
         # Key, number and last number of each index.
-        self._indices = torch.zeros(
+        self.indices = torch.zeros(
             (3, num_rows, NUM_INDICES), dtype=torch.int64, device=table.device
         )
         # The index where the output is, its number and last number.
-        self._here = torch.zeros((3, num_rows), dtype=torch.int64, device=table.device)
-        self._most_drafts = torch.zeros(num_rows, dtype=torch.int64, device=table.device)
+        self.here = torch.zeros((3, num_rows), dtype=torch.int64, device=table.device)
+        self.most_drafts = torch.zeros(num_rows, dtype=torch.int64, device=table.device)
 
     def clear(self, slot: int) -> None:
-        """Forgets a slot's window."""
-        self._here[:, slot] = 0
+        """Forgets a slot's window, once the table's writes are flushed."""
+        self.table.writes.put(self.here[:, slot], [0, 0, 0])
 
-    def set(self, update: WindowUpdate) -> None:
-        """Replaces a slot's window of at most MOST_WINDOW_NODES nodes, parents first.
+    def set(self, updates: Sequence[WindowUpdate]) -> None:
+        """Replaces windows of at most MOST_WINDOW_NODES nodes, parents first, of a slot each.
 
-        What the output already contradicts has nothing to offer.
+        What an output already contradicts has nothing to offer.
         """
-        slot, device = update.slot, self._table.device
-        layout = send(torch.from_numpy(lay_out_window(update, self._vocab_size)), device)
-        self._indices[:, slot] = layout[:3]
-        self._most_drafts[slot] = MOST_TREE_NODES if update.parents else MOST_WINDOW_NODES
-        row = torch.full((1,), slot, device=device)
-        used = layout[:, : FIRST_NODE + len(update.token_ids)]
-        self._move(row, self._find_output(row, update.base, used))
+        layouts = np.empty((len(updates), 4 * NUM_INDICES + 3), np.int64)
+        for layout, update in zip(layouts, updates, strict=True):
+            layout[:-3] = lay_out_window(update, self.vocab_size).ravel()
+            most = MOST_TREE_NODES if update.parents else MOST_WINDOW_NODES
+            layout[-3:] = update.slot, update.base, most
+        SET_WINDOWS(send(torch.from_numpy(layouts), self.table.device), updates, self)
 
     def draft(
-        self, slots: torch.Tensor, limits: torch.Tensor, width: int, *, has_trees: bool
+        self,
+        slots: torch.Tensor,
+        limits: torch.Tensor,
+        drafter_limits: torch.Tensor,
+        width: int,
+        *,
+        has_trees: bool,
     ) -> WindowDrafts:
         """Drafts the first nodes of what is left of windows, at most `limits` (`[num_rows]`).
 
-        No limit is above `width`, which the host knows; of a tree MOST_TREE_NODES are drafted at
-        most. `has_trees` says whether any of the windows may be no chain.
+        Where that is nothing, `drafter_limits` hold. No limit is above `width`, which the host
+        knows; of a tree MOST_TREE_NODES are drafted at most. `has_trees` says whether any of the
+        windows may be no chain.
         """
-        index, first, last = self._here.index_select(1, slots)
-        offsets = torch.arange(width, device=slots.device)
-        if not has_trees:
-            number = torch.minimum(limits, last - first)
-            indices = (index[:, None] + 1 + offsets).clamp(max=NUM_INDICES - 1)
-            tokens = self._indices[0][slots[:, None], indices] % self._vocab_size
-            return WindowDrafts(Drafts(tokens, number, _sources(number)), None)
-        limits = torch.minimum(limits, self._most_drafts[slots])
-        keys, numbers = self._indices[:2].index_select(1, slots)
-        is_left = (numbers > first[:, None]) & (numbers <= last[:, None])
-        counts = is_left.cumsum(1)
-        # What is not drafted goes to the last column, which is cut off.
-        columns = torch.where(is_left, counts - 1, width).clamp(max=width)
-        every = torch.arange(NUM_INDICES, device=slots.device).expand_as(columns)
-        indices = columns.new_zeros((len(slots), width + 1)).scatter_(1, columns, every)[:, :width]
-        drafted = keys.gather(1, indices)
-        # Nothing before what is left is left itself, so the index of the output counts as -1.
-        parents = counts.gather(1, drafted // self._vocab_size) - 1
-        number = torch.minimum(limits, last - first)
-        drafts = Drafts(drafted % self._vocab_size, number, _sources(number), parents)
-        return WindowDrafts(drafts, indices)
+        drafted: WindowDrafts = DRAFT_WINDOWS(
+            slots, limits, drafter_limits, self, width, has_trees=has_trees
+        )
+        return drafted
 
     def reindex(
         self, slots: torch.Tensor, indices: torch.Tensor | None, base: torch.Tensor
@@ -166,14 +159,14 @@ class WindowTable:
         `base` says which of these each is, -1 for none, int64 `[num_rows, width]`.
         """
         if indices is None:
-            moved = self._here[0, slots][:, None] + 1 + base
+            moved = self.here[0, slots][:, None] + 1 + base
         else:
             moved = indices.gather(1, base.clamp(0, max(indices.shape[1] - 1, 0)))
         return torch.where(base >= 0, moved, NOWHERE)
 
     def count_left(self, slots: torch.Tensor) -> torch.Tensor:
         """Returns how many nodes come after the output, `[num_rows]`."""
-        _, first, last = self._here.index_select(1, slots)
+        _, first, last = self.here.index_select(1, slots)
         return last - first
 
     def follow(
@@ -191,28 +184,28 @@ class WindowTable:
         Returns indices in the windows of the node at which each row was, -1 for none, and after it
         of its accepted drafts, `[num_rows, 1 + width]`; they count where drafts are the window's.
         """
-        here, first, last = self._here.index_select(1, slots)
+        here, first, last = self.here.index_select(1, slots)
         passed = _find_passed(here, indices, verdict)
         accepted = verdict.num_accepted[:, None]
         reached = passed.gather(1, accepted)
         # Where nothing is left, what was accepted was not the window's.
         reached = torch.where((last > first)[:, None], reached, NOWHERE)
-        wanted = reached * self._vocab_size + verdict.token_ids.gather(1, accepted)
+        wanted = reached * self.vocab_size + verdict.token_ids.gather(1, accepted)
         # Index 0 has the least key there is, so it is what a token leads to that does not go on.
-        found = (self._indices[0].index_select(0, slots) == wanted).view(torch.uint8).argmax(1)
-        self._move(slots, torch.where(number > 0, found, here))
+        found = (self.indices[0].index_select(0, slots) == wanted).view(torch.uint8).argmax(1)
+        self.move(slots, torch.where(number > 0, found, here))
         return passed - FIRST_NODE
 
-    def _find_output(self, slots: torch.Tensor, base: int, layout: torch.Tensor) -> torch.Tensor:
+    def find_output(self, slots: torch.Tensor, base: int, layout: torch.Tensor) -> torch.Tensor:
         """Returns the index at which the output is in a window of one slot, `[1]`.
 
         The window begins after output position `base`; its layout is without unused indices.
         """
         keys, numbers, last, depths = layout
-        columns = self._table.gather(slots)
+        columns = self.table.gather(slots)
         begin = columns.num_prompt_tokens + base
-        said = self._table.read_tokens(slots, (begin + depths - 1)[None])[0]
-        is_wrong = ((said != keys % self._vocab_size) & (depths > 0)).long()
+        said = self.table.read_tokens(slots, (begin + depths - 1)[None])[0]
+        is_wrong = ((said != keys % self.vocab_size) & (depths > 0)).long()
         # A fault counts for all numbers from the node's own to the last one after it.
         faults = is_wrong.new_zeros(len(keys) + 1)
         faults.index_add_(0, numbers, is_wrong).index_add_(0, last + 1, is_wrong, alpha=-1)
@@ -220,9 +213,65 @@ class WindowTable:
         is_here = is_said & (depths == columns.num_tokens - begin)
         return is_here.view(torch.uint8).argmax(0, keepdim=True)
 
-    def _move(self, slots: torch.Tensor, indices: torch.Tensor) -> None:
-        spans = self._indices[1:, slots, indices]
-        self._here.index_copy_(1, slots, torch.cat([indices[None], spans]))
+    def move(self, slots: torch.Tensor, indices: torch.Tensor) -> None:
+        """Notes at which index of its window each output is, `[num_rows]`."""
+        spans = self.indices[1:, slots, indices]
+        self.here.index_copy_(1, slots, torch.cat([indices[None], spans]))
+
+
+def set_windows(
+    layouts: torch.Tensor, updates: Sequence[WindowUpdate], windows: WindowTable
+) -> None:
+    """Replaces windows by what `lay_out_window` has returned, and finds where their outputs are.
+
+    After each layout come slot, base and most drafts, int64 `[num_windows, 4 * NUM_INDICES + 3]`.
+    """
+    for columns, update in zip(layouts, updates, strict=True):
+        slot, layout = update.slot, columns[:-3].view(4, NUM_INDICES)
+        windows.indices[:, slot] = layout[:3]
+        windows.most_drafts[slot] = columns[-1]
+        row = torch.full((1,), slot, device=layouts.device)
+        used = layout[:, : FIRST_NODE + len(update.token_ids)]
+        windows.move(row, windows.find_output(row, update.base, used))
+
+
+def draft_windows(
+    slots: torch.Tensor,
+    limits: torch.Tensor,
+    drafter_limits: torch.Tensor,
+    windows: WindowTable,
+    width: int,
+    *,
+    has_trees: bool,
+) -> WindowDrafts:
+    """Is `WindowTable.draft`."""
+    index, first, last = windows.here.index_select(1, slots)
+    offsets = torch.arange(width, device=slots.device)
+    if not has_trees:
+        number = torch.minimum(limits, last - first)
+        indices = (index[:, None] + 1 + offsets).clamp(max=NUM_INDICES - 1)
+        tokens = windows.indices[0][slots[:, None], indices] % windows.vocab_size
+        drafts = Drafts(tokens, number, _sources(number))
+        return WindowDrafts(drafts, None, drafter_limits * (number == 0))
+    limits = torch.minimum(limits, windows.most_drafts[slots])
+    keys, numbers = windows.indices[:2].index_select(1, slots)
+    is_left = (numbers > first[:, None]) & (numbers <= last[:, None])
+    counts = is_left.cumsum(1)
+    # What is not drafted goes to the last column, which is cut off.
+    columns = torch.where(is_left, counts - 1, width).clamp(max=width)
+    every = torch.arange(NUM_INDICES, device=slots.device).expand_as(columns)
+    indices = columns.new_zeros((len(slots), width + 1)).scatter_(1, columns, every)[:, :width]
+    drafted = keys.gather(1, indices)
+    # Nothing before what is left is left itself, so the index of the output counts as -1.
+    parents = counts.gather(1, drafted // windows.vocab_size) - 1
+    number = torch.minimum(limits, last - first)
+    drafts = Drafts(drafted % windows.vocab_size, number, _sources(number), parents)
+    return WindowDrafts(drafts, indices, drafter_limits * (number == 0))
+
+
+_ROOM = "optimist_worker.core.batch.window_kernel"
+SET_WINDOWS = Operation("set_windows", set_windows, f"{_ROOM}:set_windows")
+DRAFT_WINDOWS = Operation("draft_windows", draft_windows, f"{_ROOM}:draft_windows")
 
 
 def _find_passed(
