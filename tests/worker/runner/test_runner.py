@@ -2,6 +2,7 @@
 errors, bounds."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -251,10 +252,18 @@ def test_a_request_that_cannot_be_prepared_fails_alone(
     llama.release_all()
     biased = admit(1, PROMPT, SamplingParams(logit_bias={9: 1.5}))
     rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (1, 2, 0)]
-    admissions, windows = [biased, admit(2, PROMPT), admit(0, PROMPT)], [WindowUpdate(2, 0, [4, 5])]
+    admissions = [biased, admit(2, PROMPT), admit(0, PROMPT)]
+    windows = [WindowUpdate(slot, 0, [4, 5]) for slot in (2, 0)]
+    set_windows = llama.engine.state.windows.set
+
+    def set_those_of_slot_0(updates: Sequence[WindowUpdate]) -> None:
+        if any(update.slot for update in updates):
+            no_memory()
+        set_windows(updates)
+
     with monkeypatch.context() as patch:
         patch.setattr(llama.engine.state.sampling, "_set_bias", no_memory)
-        patch.setattr(llama.engine.state.windows, "set", no_memory)
+        patch.setattr(llama.engine.state.windows, "set", set_those_of_slot_0)
         plan = plan_rows(1, rows, admissions=admissions, windows=windows)
         first, second, good = run(llama, plan)
     assert first.error == "it cannot be admitted: not enough memory: for this"

@@ -151,8 +151,10 @@ class FormDrafter:
     def _end_value(self, tree: DraftTree, path: list[int], text: JsonText) -> list[Between]:
         """Returns what comes if the value ends after a path of drafts."""
         ending = text.end_value()
-        after = None if path else (text.num_closed, ending)
-        if after is None or after != self._after_value:
+        if path:
+            return self._writer.write(tree.matcher, path, text, ending)
+        after = text.num_closed, ending
+        if after != self._after_value:
             # What comes after a value does not depend on what is in it.
             self._between = self._writer.write(tree.matcher, path, text, ending)
             # It may not be able to end yet.

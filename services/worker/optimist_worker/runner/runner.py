@@ -233,8 +233,13 @@ class Runner:
         try:
             self.engine.state.windows.set([window for _, window in wanted])
         except Exception as failure:
-            for holder, _ in wanted:
-                holder.error = self._refuse(holder, "its window cannot be set", failure)
+            if len(wanted) > 1:
+                # What fails for one costs the others nothing.
+                for _, window in wanted:
+                    self._set_windows(sequence, [window])
+                return
+            holder = wanted[0][0]
+            holder.error = self._refuse(holder, "its window cannot be set", failure)
             return
         for holder, window in wanted:
             holder.has_window = len(window.token_ids) > 0
@@ -252,11 +257,11 @@ class Runner:
             for admission in admissions:
                 self._admit(admission)
         finally:
+            # Nothing is left to be written with the next plan.
             try:
                 self.engine.state.table.writes.flush()
             except Exception as failure:
-                for admission in admissions:
-                    held = self._slots[admission.slot]
+                for held in filter(None, (self._slots.get(one.slot) for one in admissions)):
                     held.error = self._refuse(held, "it cannot be admitted", failure)
 
     def _admit(self, admission: Admission) -> None:
