@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from optimist_aligner import Aligner
 from optimist_aligner.text.sources import Sources
-from optimist_bench.forms.drafting import ForcedDrafter, FormDrafter
+from optimist_bench.forms.drafting import Drafter, ForcedDrafter
 from optimist_bench.forms.simulator import Run, simulate
 from optimist_bench.harness.command import format_table, names, run_command
 from optimist_bench.harness.kinds import STYLES, Kind, load_kinds
@@ -91,7 +91,7 @@ class Form:
         matcher = self._compiled.deep_copy()
         return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
 
-    def drafter(self, name: str, style: Style | None, prompt: Sequence[int]) -> FormDrafter:
+    def drafter(self, name: str, style: Style | None, prompt: Sequence[int]) -> Drafter:
         """Returns what drafts from the form; `name` is `forced` or `form`.
 
         The style is that of an answer before, as a worker keeps it.

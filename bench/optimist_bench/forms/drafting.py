@@ -8,7 +8,7 @@ from llguidance import LLMatcher
 from optimist_worker.grammar.draft_tree import FormDraft, GrammarRow
 
 
-class FormDrafter(Protocol):
+class Drafter(Protocol):
     """What `Matcher` offers: it follows one output and drafts how it may go on."""
 
     def commit(self, token_ids: Sequence[int]) -> None:
@@ -32,10 +32,10 @@ class ForcedDrafter:
         self._matcher = compiled.deep_copy()
 
     def commit(self, token_ids: Sequence[int]) -> None:
-        """See `FormDrafter.commit`; the end of an output, which no grammar knows, is left out."""
+        """See `Drafter.commit`; the end of an output, which no grammar knows, is left out."""
         self._matcher.try_consume_tokens(list(token_ids))
 
     def draft(self, row: GrammarRow, limit: int, least_chance: float) -> Sequence[FormDraft]:
-        """See `FormDrafter.draft`."""
+        """See `Drafter.draft`."""
         token_ids = self._matcher.compute_ff_tokens()[:limit]
         return [FormDraft(one, node - 1, -1) for node, one in enumerate(token_ids)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimist_aligner.algorithm import Follower
-from optimist_bench.forms.drafting import FormDrafter
+from optimist_bench.forms.drafting import Drafter
 from optimist_bench.predictions.simulator import PRIOR_COST, PRIOR_TOKENS
 from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.requests.config import FORM_BESIDE_WINDOWS
@@ -45,7 +45,7 @@ class Run:
 def simulate(
     truth: Sequence[int],
     follower: Follower | None,
-    form: FormDrafter | None,
+    form: Drafter | None,
     window: int,
     share: float,
 ) -> Run:
@@ -78,7 +78,7 @@ def simulate(
 
 
 def _draft(
-    follower: Follower | None, form: FormDrafter | None, window: int, least: float
+    follower: Follower | None, form: Drafter | None, window: int, least: float
 ) -> Sequence[FormDraft]:
     beside = 0 if form is None else FORM_BESIDE_WINDOWS
     base = None if follower is None else follower.propose(window - beside, least)

@@ -189,6 +189,18 @@ def test_values_that_the_prompt_has_cost_few_passes(between: str) -> None:
     assert count_passes(start(schema, None, TOKENIZER.encode(prompt).ids), token_ids) <= alone / 2
 
 
+def test_values_are_looked_for_in_the_last_message_of_the_prompt_first() -> None:
+    others = "Stay brief. Use Metric Units. Never Answer In Verse. Ask First."
+    system = [END, *TOKENIZER.encode(others).ids]
+    user = TOKENIZER.encode("Nadia Foster, Westbury, and 12 others wrote.").ids
+    after = [END, *TOKENIZER.encode("reply").ids]
+    value = {"name": "Nadia Foster", "town": "Westbury"}
+    token_ids = [*TOKENIZER.encode(json.dumps(value)).ids, END]
+    schema = derive_schema([value], {})
+    passes = count_passes(start(schema, None, [*system, END, *user, *after]), token_ids)
+    assert passes < count_passes(start(schema, None, [*system, *user]), token_ids)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.text("ab 1,\nä", max_size=30), st.data())
 def test_copies_go_on_as_the_prompt_does(text: str, data: Any) -> None:

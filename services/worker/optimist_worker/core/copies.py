@@ -53,10 +53,10 @@ class Piece(NamedTuple):
 class Copies:
     """Follows the values of one answer in its prompt; what is learned is kept in the style."""
 
-    def __init__(self, prompt: bytes, style: Style) -> None:
-        """Begins before the first value."""
+    def __init__(self, prompt: bytes, style: Style, size: int | None = None) -> None:
+        """Begins before the first value, which probably is in the last `size` bytes."""
         self._prompt, self._style = _WRAP.sub(b" ", prompt[-_MOST_PROMPT:]), style
-        self._last = 0
+        self._last = 0 if size is None else max(0, len(self._prompt) - size)
         """Where the copy before ends in the prompt."""
         self._size = 0
         """Bytes of the value so far."""

@@ -22,6 +22,8 @@ _NEXT_PLACE = 0.45
 """How likely a value is to be at each further place, of how likely it is at the one before."""
 _DIGIT_CHANCE = 0.06
 """That a certain digit comes where one may, before it is learned."""
+_LEAST_MESSAGE, _MOST_MESSAGE = 8, 2**14
+"""Tokens of a message of the prompt: those around it in a template are fewer; and at most."""
 _LEAST_LIKELY = 0.05
 """Chance below which nothing is written after a value that is still to begin."""
 _MOST_PLACES = _MOST_ENDS = 3
@@ -68,7 +70,8 @@ class FormDrafter:
         self._prompt_style = read_style(text)
         if self._prompt_style is not None and style.follows_prompt.value > 1 / 2:
             style.follow(self._prompt_style)
-        self._copies = Copies(text, style)
+        message = prompt[-_find_message(tokenizer, prompt) :]
+        self._copies = Copies(text, style, len(tokenizer.decode_bytes(list(message))))
         self._text = JsonText(style, self._copies)
         self._num_passes = self._num_emitted = 0
         self._guessed: int | None = None
@@ -269,6 +272,22 @@ class FormDrafter:
 
     def _is_end(self, token_id: int) -> bool:
         return has_bit(self._end_only, token_id)
+
+
+def _find_message(tokenizer: LLTokenizer, prompt: Sequence[int]) -> int:
+    """Returns how many of a prompt's tokens are its last message and what comes after that.
+
+    Templates write special tokens around messages; without any it is the whole prompt.
+    """
+    size = 0
+    for number, token_id in enumerate(reversed(prompt[-_MOST_MESSAGE:])):
+        if not tokenizer.is_special_token(token_id):
+            size += 1
+        elif size >= _LEAST_MESSAGE:
+            return number
+        else:
+            size = 0
+    return len(prompt)
 
 
 def _find_ends(place: int, pieces: Sequence[Piece]) -> list[_Value]:
