@@ -20,7 +20,7 @@ PREDICTION: Any = [{"type": "content", "content": text} for text in TEXTS]
 def say_three(gateway: Gateway) -> list[Script]:
     """Lets the first three requests answer with three texts, in steps of different widths."""
     scripts = [
-        script_of(gateway.backend, text, width, [accepted], rejected=width, pause_seconds=0.002)
+        script_of(gateway.backend, text, width, [accepted], rejected=width, pause_seconds=0.02)
         for text, width, accepted in zip(TEXTS, (2, 3, 1), (2, 0, 1), strict=True)
     ]
     gateway.scheduler.scripts = list(scripts)
