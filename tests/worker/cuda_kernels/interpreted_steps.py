@@ -107,5 +107,5 @@ def test_steps_are_those_of_plain_pytorch(llama_path: Path, way: str) -> None:
         else drafting_runner(llama_path, way, SHAPES["chain"], reads_sizes=reads_sizes)
         for reads_sizes in (True, False)
     )
-    truths = find_truths(reading, MANNERS, 50)
+    truths = find_truths(reading, MANNERS, 30)
     assert check_scenario(reading, padding, Scenario(1, truths)) > 0
