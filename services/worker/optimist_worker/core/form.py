@@ -23,7 +23,7 @@ _FOLLOWS_PROMPT = 0.7
 _DOCUMENT = re.compile(r"[{\[]\s*[{\[\"]")
 _MOST_TRIES = 64
 """Places of a prompt at which JSON is looked for."""
-_MOST_READ = 2**12
+_MOST_READ = 2**10
 """Bytes of that JSON that are read."""
 _MOST_REMEMBERED = 48
 """Bytes of a value that is remembered."""
@@ -404,6 +404,9 @@ def read_style(text: bytes) -> Style | None:
             break
         try:
             _, place = decoder.raw_decode(decoded, match.start())
+        except json.JSONDecodeError as error:
+            # What was read up to there is not read again.
+            place = max(match.end(), error.pos)
         except (ValueError, RecursionError):
             place = match.end()
         else:

@@ -66,12 +66,13 @@ class FormDrafter:
         self._tokenizer, self._end_only = tokenizer, end_only
         self._writer = BetweenWriter(tokenizer, end_only)
         self.style = style = style.copy()
-        text = tokenizer.decode_bytes(list(prompt))
+        first = len(prompt) - _find_message(tokenizer, prompt)
+        before, message = map(tokenizer.decode_bytes, (list(prompt[:first]), list(prompt[first:])))
+        text = before + message
         self._prompt_style = read_style(text)
         if self._prompt_style is not None and style.follows_prompt.value > 1 / 2:
             style.follow(self._prompt_style)
-        message = prompt[-_find_message(tokenizer, prompt) :]
-        self._copies = Copies(text, style, len(tokenizer.decode_bytes(list(message))))
+        self._copies = Copies(text, style, len(message))
         self._text = JsonText(style, self._copies)
         self._num_passes = self._num_emitted = 0
         self._guessed: int | None = None

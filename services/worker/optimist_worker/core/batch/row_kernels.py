@@ -34,6 +34,7 @@ def fit_rows(plan: torch.Tensor, table: SlotTable) -> FittedRows:
             fitted,
             flags,
             table.num_slots + 1,
+            _NUM_COLUMNS,
             num_warps=1,
         )
     columns, (known, ends, limits, of_drafter) = fitted[:_NUM_COLUMNS], fitted[_NUM_COLUMNS:]
@@ -43,11 +44,11 @@ def fit_rows(plan: torch.Tensor, table: SlotTable) -> FittedRows:
 
 
 @triton.jit
-def fit_row(plan, columns, may_draft, fitted, flags, num_slots):
+def fit_row(plan, columns, may_draft, fitted, flags, num_slots, num_columns: tl.constexpr):
     """Fits one row; the grid is `[num_rows]`."""
     row, num_rows = tl.program_id(0), tl.num_programs(0)
     slot = tl.load(plan + row)
-    for column in tl.static_range(7):
+    for column in tl.static_range(num_columns):
         value = tl.load(columns + column * num_slots + slot)
         tl.store(fitted + column * num_rows + row, value)
     num_tokens, computed = tl.load(columns + slot), tl.load(columns + num_slots + slot)
@@ -61,11 +62,12 @@ def fit_row(plan, columns, may_draft, fitted, flags, num_slots):
     emits = (known == left) & (known > 0)
     room = tl.minimum(capacity, max_length - 1) - computed - known
     limit = tl.maximum(tl.minimum(tl.load(plan + 2 * num_rows + row), room), 0)
-    tl.store(fitted + 7 * num_rows + row, known)
-    tl.store(fitted + 8 * num_rows + row, computed + known)
     limit = tl.where(emits, limit, 0)
-    tl.store(fitted + 9 * num_rows + row, limit)
-    tl.store(fitted + 10 * num_rows + row, limit * tl.load(may_draft + slot))
+    out = fitted + num_columns * num_rows + row
+    tl.store(out, known)
+    tl.store(out + num_rows, computed + known)
+    tl.store(out + 2 * num_rows, limit)
+    tl.store(out + 3 * num_rows, limit * tl.load(may_draft + slot))
     tl.store(flags + row, emits)
     tl.store(flags + num_rows + row, is_short)
 
@@ -332,6 +334,7 @@ def settle(
             NUM_INDICES,
             triton.next_power_of_2(NUM_INDICES),
             FIRST_NODE,
+            NUM_COLUMNS,
             has_path,
             has_indices,
             windows is not None,
@@ -377,6 +380,7 @@ def settle_row(  # noqa: PLR0915 - a program is one function
     num_indices: tl.constexpr,
     window_tile: tl.constexpr,
     first_node: tl.constexpr,
+    num_columns: tl.constexpr,
     has_path: tl.constexpr,
     has_indices: tl.constexpr,
     has_windows: tl.constexpr,
@@ -412,8 +416,8 @@ def settle_row(  # noqa: PLR0915 - a program is one function
     tl.store(columns + num_slots + slot, computed)
     tl.store(columns + 2 * num_slots + slot, tl.where(ends, 1, has_ended))
     tl.store(numbers + row, number)
-    out = packed + row * (13 + 1 + 2 * width)
-    tl.store(out + 13 + lane, token.to(tl.int32), mask=is_token)
+    out = packed + row * (num_columns + 1 + 2 * width)
+    tl.store(out + num_columns + lane, token.to(tl.int32), mask=is_token)
     node = tl.full([tile], -1, tl.int64)
     at_node = tl.full([], -1, tl.int64)
     num_left = tl.zeros([], tl.int64)
@@ -446,7 +450,7 @@ def settle_row(  # noqa: PLR0915 - a program is one function
             tl.store(here + num_slots + slot, first)
             tl.store(here + 2 * num_slots + slot, last)
         num_left = last - first
-    tl.store(out + 13 + 1 + width + lane, node.to(tl.int32), mask=lane < width)
+    tl.store(out + num_columns + 1 + width + lane, node.to(tl.int32), mask=lane < width)
     drafted = tl.load(num_drafts + row)
     emitted = number > 0
     tl.store(out, length.to(tl.int32))
