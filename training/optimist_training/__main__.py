@@ -1,4 +1,4 @@
-"""`python -m optimist_training`: makes the bundled model and its EAGLE head, and measures it."""
+"""`python -m optimist_training`: makes the models that the repository brings, and measures them."""
 
 import argparse
 import json
@@ -17,6 +17,7 @@ from optimist_training.data.tokenizer import train_tokenizer, write_tokenizer
 from optimist_training.drafters.eagle_circuit import circuit_head
 from optimist_training.drafters.heads import save_eagle
 from optimist_training.drafters.target import Target
+from optimist_training.editing.adapter import merge
 from optimist_training.evaluate import answer_edit, report
 from optimist_training.train import Recipe, train, write_model
 
@@ -32,6 +33,8 @@ def main(arguments: list[str]) -> int:
         elif options.command == "eagle":
             target = Target(str(options.model))
             save_eagle(circuit_head(target), options.out, torch.float16)
+        elif options.command == "merge":
+            merge(options.model, options.adapter, options.out)
         else:
             _evaluate(options)
     except (OSError, ValueError, SetupError) as error:
@@ -53,6 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     eagle = commands.add_parser("eagle", help="write the EAGLE head of the bundled model")
     eagle.add_argument("--model", type=Path, default=Path("models/tiny-edit"))
     eagle.add_argument("--out", type=Path, required=True, help="directory to write")
+    merging = commands.add_parser("merge", help="write a model with an adapter in its weights")
+    merging.add_argument("--model", required=True, help="directory of the model")
+    merging.add_argument("--adapter", type=Path, required=True, help="directory of the adapter")
+    merging.add_argument("--out", type=Path, required=True, help="directory to write")
     evaluation = commands.add_parser("evaluate", help="print the exact-match rates as JSON")
     evaluation.add_argument("--model", type=Path, default=Path("models/tiny-edit"))
     evaluation.add_argument("--edits", type=int, default=350)

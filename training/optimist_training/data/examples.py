@@ -41,6 +41,11 @@ class Batch:
     wanted: torch.Tensor
     """Bool `[batch, length]`: the token after this one belongs to the completion."""
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are computed, padding included."""
+        return self.token_ids.numel()
+
 
 class Data:
     """Examples to train on, in an order that the seed decides, and others to evaluate on."""

@@ -1,4 +1,4 @@
-"""`optimist train`: trains drafters for any model that the worker serves, and the proposer."""
+"""`optimist train`: trains drafters, the proposer, and adapters that teach a model to edit."""
 
 import argparse
 import json
@@ -13,14 +13,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from optimist_common.errors import SetupError
 from optimist_training.circuit.copying import copying_model
-from optimist_training.data.examples import BUILTIN, Data, Example, batches
+from optimist_training.data.examples import BUILTIN, Batch, Data, Example, batches
 from optimist_training.data.options import require_positive
 from optimist_training.drafters.acceptance import measure
 from optimist_training.drafters.draft_training import DraftTrainee
 from optimist_training.drafters.eagle_training import EagleTrainee, new_head
-from optimist_training.drafters.loop import InterruptedRunError, Schedule, run
 from optimist_training.drafters.medusa_training import MedusaTrainee, known_heads, new_heads
 from optimist_training.drafters.target import Target, Trainee
+from optimist_training.editing.command import add_edit_options, train_edit
+from optimist_training.editing.pairs import add_pairs_options, write_pairs
+from optimist_training.loop import InterruptedRunError, Schedule, run
 from optimist_training.proposer.command import add_proposer_options, train_proposer
 from optimist_training.proposer.continuations import add_continuations_options, train_continuations
 from optimist_worker.drafters.heads.eagle import load_eagle
@@ -77,6 +79,8 @@ def parser() -> argparse.ArgumentParser:
     add_continuations_options(
         kinds.add_parser("continuations", help="counts of what commonly follows what, for it")
     )
+    add_pairs_options(kinds.add_parser("pairs", help="edits from git repositories, for edit"))
+    add_edit_options(kinds.add_parser("edit", help="an adapter that teaches a model to edit"))
     return result
 
 
@@ -130,6 +134,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.kind == "continuations":
         train_continuations(options)
         return 0
+    if options.kind == "pairs":
+        write_pairs(options)
+        return 0
+    if options.kind == "edit":
+        return train_edit(options)
     if options.threads:
         torch.set_num_threads(options.threads)
     require_positive(options, "batch_tokens", "max_length", "eval_examples")
@@ -164,7 +173,11 @@ def _train(options: argparse.Namespace, target: Target, data: Data, trainee: Tra
     settings = {name: getattr(options, name) for name in _SETTINGS}
     found = batches(examples, options.batch_tokens)
     state = options.out / "training"
-    run(trainee, target, found, schedule, state, settings, resume=options.resume)
+
+    def loss_of(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        return trainee.loss(target.teach(batch, trainee.layers))
+
+    run(trainee.parameters(), loss_of, found, schedule, state, settings, resume=options.resume)
 
 
 def _answered(

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 _COMMENTS = {
-    "//": ("c", "cc", "cpp", "cs", "go", "h", "java", "js", "json", "jsx", "kt", "mjs", "rs")
-    + ("swift", "ts", "tsx"),
-    "<!-- -->": ("html", "md", "svg", "vue", "xml"),
-    "--": ("hs", "lua", "sql"),
+    "//": "c cc cpp cs go h java js json jsx kt mjs rs swift ts tsx",
+    "<!-- -->": "html md svg vue xml",
+    "--": "hs lua sql",
 }
 _LANGUAGES = {
     "cc": "cpp",
@@ -77,7 +76,7 @@ def language_of(path: str) -> str:
 def elision(path: str) -> str:
     """Returns the comment that stands for lines of the file that a snippet leaves out."""
     ending = _ending(path)
-    mark = next((mark for mark, endings in _COMMENTS.items() if ending in endings), "#")
+    mark = next((mark for mark, endings in _COMMENTS.items() if ending in endings.split()), "#")
     before, _, after = mark.partition(" ")
     return f"{before} ... existing code ...{f' {after}' if after else ''}"
 

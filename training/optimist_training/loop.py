@@ -1,10 +1,10 @@
-"""The training loop of all drafters."""
+"""The training loop of drafters and adapters."""
 
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,12 +12,12 @@ from pathlib import Path
 from pickle import UnpicklingError
 from statistics import fmean
 from types import FrameType
+from typing import Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from optimist_common.errors import SetupError, one_line
-from optimist_training.data.examples import Batch
-from optimist_training.drafters.target import Target, Trainee
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,31 @@ class Schedule:
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.0
     max_gradient_norm: float = 1.0
+    constant_share: float = 0.0
+    """Of the steps, before the rate falls: a run can be made longer until then."""
+    snapshot_steps: int = 100
+    """Between two times that the state is saved."""
     bf16: bool = False
     """Products in bfloat16; weights, gradients and losses stay in float32."""
 
     def rate(self, step: int) -> float:
         """Returns the learning rate of a step, counted from 0."""
         rising = min(1.0, (step + 1) / max(self.warmup_steps, 1))
-        return self.learning_rate * rising * (1 - step / self.num_steps)
+        falling = min(1.0, (1 - step / self.num_steps) / (1 - self.constant_share))
+        return self.learning_rate * rising * falling
 
+
+class Batch(Protocol):
+    """What one step learns from."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are computed, padding included."""
+
+
+BatchT = TypeVar("BatchT", bound=Batch)
 
 _STEPS_BETWEEN_LINES = 10
-_STEPS_BETWEEN_SNAPSHOTS = 100
 _STATE = "state.pt"
 
 
@@ -51,20 +65,20 @@ class InterruptedRunError(Exception):
 
 
 def run(
-    trainee: Trainee,
-    target: Target,
-    batches: Iterator[Batch],
+    parameters: dict[str, torch.nn.Parameter],
+    loss_of: Callable[[BatchT], tuple[Tensor, Tensor]],
+    batches: Iterator[BatchT],
     schedule: Schedule,
     directory: Path,
     settings: dict[str, object],
     *,
     resume: bool,
 ) -> None:
-    """Trains a drafter in place.
+    """Trains parameters in place.
 
     Args:
-        trainee: The drafter.
-        target: What it learns from.
+        parameters: What is trained, by name.
+        loss_of: Returns the loss of a batch, and the share of its first choices that are right.
         batches: Always the same ones, from the first step on.
         schedule: How long and how fast.
         directory: Where the state is kept.
@@ -75,7 +89,6 @@ def run(
         SetupError: There is nothing to resume, or it had other settings.
         InterruptedRunError: SIGINT came; the state is saved, and another call can resume.
     """
-    parameters = trainee.parameters()
     optimizer = torch.optim.AdamW(
         parameters.values(), betas=schedule.betas, weight_decay=schedule.weight_decay
     )
@@ -85,8 +98,8 @@ def run(
         for step, batch in zip(range(schedule.num_steps), batches, strict=False):
             if step < first:
                 continue
-            figures.append(_step(trainee, target, batch, optimizer, schedule, step))
-            num_tokens += batch.token_ids.numel()
+            figures.append(_step(loss_of, batch, optimizer, schedule, step))
+            num_tokens += batch.num_tokens
             done = step + 1
             if done % _STEPS_BETWEEN_LINES == 0 or done == schedule.num_steps:
                 loss, share = (fmean(each) for each in zip(*figures, strict=True))
@@ -95,33 +108,32 @@ def run(
                     seconds=round(seconds * (schedule.num_steps - done) / (done - first))
                 )
                 print(
-                    f"step {done}/{schedule.num_steps}  loss {loss:.4f}  first draft right "
+                    f"step {done}/{schedule.num_steps}  loss {loss:.4f}  first choice right "
                     f"{share:.3f}  {num_tokens / seconds:,.0f} tokens/s  {left} left",
                     file=sys.stderr,
                 )
-            if stopped or done % _STEPS_BETWEEN_SNAPSHOTS == 0 or done == schedule.num_steps:
+            if stopped or done % schedule.snapshot_steps == 0 or done == schedule.num_steps:
                 _save(directory, parameters, optimizer, {"step": done, **settings})
             if stopped:
                 raise InterruptedRunError(f"stopped after step {done}; go on with --resume")
 
 
 def _step(
-    trainee: Trainee,
-    target: Target,
-    batch: Batch,
+    loss_of: Callable[[BatchT], tuple[Tensor, Tensor]],
+    batch: BatchT,
     optimizer: torch.optim.Optimizer,
     schedule: Schedule,
     step: int,
 ) -> tuple[float, float]:
     for group in optimizer.param_groups:
         group["lr"] = schedule.rate(step)
-    with torch.autocast(target.model.device.type, torch.bfloat16, enabled=schedule.bf16):
-        loss, share = trainee.loss(target.teach(batch, trainee.layers))
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    with torch.autocast(trained[0].device.type, torch.bfloat16, enabled=schedule.bf16):
+        loss, share = loss_of(batch)
     if not torch.isfinite(loss):
         raise SetupError(f"--learning-rate: the loss is not finite at step {step + 1}; lower it")
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
-    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     torch.nn.utils.clip_grad_norm_(trained, schedule.max_gradient_norm)
     optimizer.step()
     return loss.item(), share.item()
