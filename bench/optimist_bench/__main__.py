@@ -7,6 +7,7 @@ from optimist_common.errors import SetupError
 
 # Modules with `main(arguments) -> int`, imported only when they are called: each needs its parts.
 BENCHMARKS = {
+    "apply": "optimist_bench.apply.command",
     "edits": "optimist_bench.edits",
     "engines": "optimist_bench.engines.command",
     "forms": "optimist_bench.forms.command",

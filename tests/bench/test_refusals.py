@@ -15,7 +15,7 @@ PREDICTIONS = f"predictions --tokenizer {BUNDLED_MODEL}/tokenizer.json"
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("horse", "no benchmark 'horse'; there are: edits, engines, "),
+        ("horse", "no benchmark 'horse'; there are: apply, edits, "),
         (f"{ENGINES} --engines horse", "--engines: there is no 'horse'; there are: optimist, "),
         (f"{ENGINES} --engines ''", "--engines: must name at least one of: optimist, "),
         (f"{ENGINES} --workloads sing", "--workloads: there is no 'sing'; there are: rewrite, "),
@@ -26,6 +26,9 @@ PREDICTIONS = f"predictions --tokenizer {BUNDLED_MODEL}/tokenizer.json"
         (f"{ENGINES} --engines vllm --vllm /x", "--vllm: vllm needs vLLM in /x: make"),
         (f"{ENGINES} --prompts 900", "--files: .* of 600 to 2000 characters; --prompts wants 900"),
         (f"{ENGINES} --report /nowhere", "--report: /nowhere cannot be read"),
+        ("apply", "--pairs is required"),
+        ("apply --pairs x.jsonl", r"--pairs: cannot read x\.jsonl"),
+        ("apply --pairs x.jsonl --api-key k", "--served-model and --api-key: need --url"),
         ("overlap --step-us fast", "--step-us"),
         ("overlap --depths 0", "--depths"),
         (PREDICTIONS, "--pairs is required"),

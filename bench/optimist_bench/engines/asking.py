@@ -1,20 +1,26 @@
 """Asks an engine all prompts of a workload, and notes when what arrived."""
 
 import urllib.error
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import httpx
 
+from optimist_bench.engines.options import EngineOptions
+from optimist_bench.engines.servers import running_engine
 from optimist_bench.engines.workloads import Prompt
 from optimist_bench.harness.process_time import find_stolen_share, read_machine_seconds
 from optimist_bench.harness.services import read_metrics
 from optimist_cli.client import ChatRequest, GatewayClient
 from optimist_common.errors import SetupError
+
+_WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,10 @@ class Answer:
     num_tokens: int
     first_seconds: float
     """From the request to the first text; to the end if there was none."""
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    """As the engine reports it."""
+    is_cut: bool = False
+    """Whether it ended for its number of tokens."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +72,30 @@ class Round:
 class Asker:
     """A client of one engine."""
 
-    def __init__(self, name: str, url: str) -> None:
-        self._name, self._port = name, httpx.URL(url).port or 80
-        self._client = GatewayClient(url)
-        self._model = self._client.model()
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        api_key: str = "",
+        model: str = "",
+        metrics_port: int | None = None,
+    ) -> None:
+        """Connects.
+
+        Args:
+            name: Of the engine, for errors.
+            url: Where it listens, with or without `/v1`.
+            api_key: The key that it asks for; empty for none.
+            model: What it calls the model; empty for the first that it names.
+            metrics_port: Of this machine, with the metrics of the process that answers HTTP.
+
+        Raises:
+            SetupError: It does not say what it serves.
+        """
+        self._name, self._metrics_port = name, metrics_port
+        self._client = GatewayClient(url, api_key)
+        self.model = model or self._client.model()
 
     def close(self) -> None:
         """Closes the connections."""
@@ -85,10 +115,24 @@ class Asker:
         Raises:
             SetupError: A request failed; the message names the engine.
         """
+        return self.run(
+            [self._requests(prompt, max_tokens, cache_salt) for prompt in prompts], num_streams
+        )
+
+    def run(self, conversations: Sequence[Sequence[ChatRequest]], num_streams: int) -> Round:
+        """Sends all requests, those of a conversation one after the other.
+
+        Args:
+            conversations: Requests that follow each other.
+            num_streams: Conversations at a time.
+
+        Raises:
+            SetupError: A request failed; the message names the engine.
+        """
         machine, before = read_machine_seconds(), self._read_front_seconds()
         with ThreadPoolExecutor(num_streams) as pool:
             started = perf_counter()
-            asked = pool.map(lambda each: self._converse(each, max_tokens, cache_salt), prompts)
+            asked = pool.map(lambda each: [self._ask(request) for request in each], conversations)
             answers = list(chain.from_iterable(asked))
             seconds = perf_counter() - started
         stolen_share = find_stolen_share(machine, read_machine_seconds())
@@ -96,27 +140,33 @@ class Asker:
         front_seconds = None if before is None or after is None else after - before
         return Round(seconds, answers, stolen_share, front_seconds)
 
+    def warm_up(self, streams: Sequence[int]) -> None:
+        """Asks some questions with each number of streams."""
+        for each in streams:
+            prompts = [Prompt(f"Count to {number}.") for number in range(each)]
+            self.ask_all(prompts, each, _WARM_UP_TOKENS)
+
     def _read_front_seconds(self) -> float | None:
+        if self._metrics_port is None:
+            return None
         try:
-            return read_metrics(self._port).get("process_cpu_seconds_total")
+            return read_metrics(self._metrics_port).get("process_cpu_seconds_total")
         except urllib.error.HTTPError:
             return None
 
-    def _converse(self, prompt: Prompt, max_tokens: int, cache_salt: str) -> list[Answer]:
+    def _requests(self, prompt: Prompt, max_tokens: int, cache_salt: str) -> list[ChatRequest]:
         conversation = prompt.conversation()
         return [
-            self._ask(
-                ChatRequest(
-                    self._model,
-                    messages,
-                    prompt.prediction,
-                    max(max_tokens // len(conversation), 1),
-                    temperature=0.0 if prompt.seed is None else 1.0,
-                    seed=prompt.seed,
-                    cache_salt=cache_salt or None,
-                    schema=prompt.schema,
-                    tools=prompt.tools,
-                )
+            ChatRequest(
+                self.model,
+                messages,
+                prompt.prediction,
+                max(max_tokens // len(conversation), 1),
+                temperature=0.0 if prompt.seed is None else 1.0,
+                seed=prompt.seed,
+                cache_salt=cache_salt or None,
+                schema=prompt.schema,
+                tools=prompt.tools,
             )
             for messages in conversation
         ]
@@ -134,4 +184,25 @@ class Asker:
             raise SetupError(f"{self._name}: {error}") from None
         if first is None:
             first = perf_counter() - started
-        return Answer("".join(texts), answer.usage["completion_tokens"], first)
+        if "completion_tokens" not in answer.usage:
+            raise SetupError(f"{self._name}: it reports no usage of streamed answers")
+        return Answer(
+            "".join(texts),
+            answer.usage["completion_tokens"],
+            first,
+            answer.usage,
+            answer.finish_reasons.get(0) == "length",
+        )
+
+
+@contextmanager
+def asking_engine(name: str, options: EngineOptions) -> Iterator[Asker]:
+    """Starts an engine, warms it up with each number of streams, and ends it afterwards."""
+    with (
+        running_engine(
+            name, options.model, options.dtype, options.vllm, options.used_threads
+        ) as url,
+        closing(Asker(name, url, metrics_port=httpx.URL(url).port)) as asker,
+    ):
+        asker.warm_up(options.sorted_streams)
+        yield asker

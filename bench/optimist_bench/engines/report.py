@@ -81,7 +81,7 @@ def _row(
         "tokens_per_second_mean": round(fmean(rates), 2),
         "tokens_per_second_min": round(min(rates), 2),
         "tokens_per_second_max": round(max(rates), 2),
-        "gain": None if engine == plain or plain_rounds is None else _gain(rounds, plain_rounds),
+        "gain": None if engine == plain or plain_rounds is None else gain(rounds, plain_rounds),
         "time_to_first_token_ms": _milliseconds(median(each.first_seconds for each in rounds)),
         "front_us_per_token": round(median(fronts), 1) if fronts else None,
         **_compare(rounds, expected, plain),
@@ -89,7 +89,7 @@ def _row(
     }
 
 
-def _gain(rounds: Sequence[Round], plain_rounds: Sequence[Round]) -> float:
+def gain(rounds: Sequence[Round], plain_rounds: Sequence[Round]) -> float:
     """Returns the tokens per second over those without drafts in the same turn, the median."""
     pairs = zip(rounds, plain_rounds, strict=True)
     return round(

@@ -43,7 +43,7 @@ Repeated = Annotated[list[str], BeforeValidator(_alone)]
 
 # fmt: off
 SECTIONS = frozenset({
-    "bench_edits", "bench_engines", "bench_forms", "bench_graphs", "bench_hybrid",
+    "bench_apply", "bench_edits", "bench_engines", "bench_forms", "bench_graphs", "bench_hybrid",
     "bench_never_worse", "bench_overhead", "bench_overlap", "bench_predictions",
     "bench_quantization", "bench_scheduler", "bench_windows", "complete",
     "convert", "explain", "engine", "gateway", "proposer",

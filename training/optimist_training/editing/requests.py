@@ -3,6 +3,7 @@
 Requests of one file begin with the same tokens, so that a server's prefix cache holds the file.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -25,6 +26,7 @@ _LANGUAGES = {
     "ts": "typescript",
     "yml": "yaml",
 }
+_FENCED = re.compile(r"(?P<fence>`{3,})[^`\n]*\n(?P<inside>.*\n)(?P=fence)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,12 @@ def fenced(text: str, path: str) -> str:
         fence += "`"
     line_break = "" if text.endswith("\n") else "\n"
     return f"{fence}{language_of(path)}\n{text}{line_break}{fence}"
+
+
+def unfenced(text: str) -> str | None:
+    """Returns what stands in a fence that is around all of a text; None if there is none."""
+    found = _FENCED.fullmatch(text.strip())
+    return found["inside"] if found else None
 
 
 def language_of(path: str) -> str:
