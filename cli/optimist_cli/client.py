@@ -16,6 +16,11 @@ READ_TIMEOUT_SECONDS = 600.0
 _WRONG_SHAPE = (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError)
 # A host that is no name is found out when it is looked up.
 _FAILURES = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
+_WRONG_REQUEST = (400, 413, 422)
+
+
+class RefusedRequestError(SetupError):
+    """The server says that this request is wrong; it may answer others."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class ChatRequest:
     num_choices: int = 1
     cache_salt: str | None = None
     """Only requests of the same salt share cached prompts."""
+    return_token_ids: bool = True
+    """Whether chunks say their tokens, where the server can."""
     include_speculation: bool = False
     """Whether usage tells what was drafted."""
     schema: Mapping[str, Any] | None = None
@@ -40,15 +47,16 @@ class ChatRequest:
     """Functions of which the answer has to call some; none if empty."""
 
     def body(self) -> dict[str, Any]:
-        """Returns the JSON body of a streaming request with token ids and usage."""
+        """Returns the JSON body of a streaming request with usage."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": self.messages,
             "temperature": self.temperature,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "return_token_ids": True,
         }
+        if self.return_token_ids:
+            body["return_token_ids"] = True
         if self.prediction is not None:
             body["prediction"] = _prediction(self.prediction)
         for name in ("max_tokens", "seed", "cache_salt"):
@@ -178,7 +186,8 @@ class GatewayClient:
         except (ValueError, KeyError, TypeError):
             message = response.text[:200]
         url = without_passwords(self._url)
-        raise SetupError(f"{url} answered {response.status_code}: {message}")
+        kind = RefusedRequestError if response.status_code in _WRONG_REQUEST else SetupError
+        raise kind(f"{url} answered {response.status_code}: {message}")
 
     def _unreachable(self, error: Exception) -> SetupError:
         url = without_passwords(self._url)

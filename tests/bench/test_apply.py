@@ -173,6 +173,8 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.usage: dict[str, int] | None = {"completion_tokens": 4}
         self.asked: list[tuple[str | None, dict[str, Any]]] = []
+        self.refused = ""
+        """A request with this text is refused."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -181,6 +183,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.asked.append((self.headers["authorization"], body))
+        if self.server.refused and self.server.refused in body["messages"][0]["content"]:
+            self.send_response(400)
+            self.end_headers()
+            self.wfile.write(b'{"error": {"message": "the prompt is too long"}}')
+            return
         choice = {"index": 0, "delta": {"content": f"```python\n{AFTER}```"}}
         event = {"choices": [choice | {"finish_reason": "stop"}], "usage": self.server.usage}
         self.send_response(200)
@@ -218,15 +225,34 @@ def test_any_server_is_measured_and_its_wrong_answers_are_shown(
     assert "-A\n+def total(values):\n" in printed.err
     assert printed.err.count("--- ") == 1
     assert {key for key, _ in server.asked} == {"Bearer secret"}
-    bodies = [body for _, body in server.asked if "cache_salt" in body]
+    bodies = [
+        body for _, body in server.asked if not body["messages"][0]["content"].startswith("C")
+    ]
     assert {body["model"] for body in bodies} == {"merger"}
     # The second turn in reverse order.
     predictions = [(body.get("prediction") or {}).get("content") for body in bodies]
     assert predictions == [None, BEFORE, None, "a\n", BEFORE, None, "a\n", None]
-    assert len({body["cache_salt"] for body in bodies}) == 8
+    openai = {"model", "messages", "temperature", "stream", "stream_options", "max_tokens"}
+    assert set().union(*bodies) == openai | {"prediction"}
     server.usage = None
     with pytest.raises(SetupError, match=r"^server: it reports no usage of streamed answers$"):
         main(flags)
+
+
+def test_a_refused_edit_costs_no_other_one_its_answer(
+    tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.refused = "Shout."
+    pairs = write_pairs(tmp_path, EDIT, SHOUT)
+    url = f"http://127.0.0.1:{server.server_port}"
+    flags = ["--pairs", str(pairs), "--url", url, "--served-model", "m", "--streams", "1"]
+    assert main([*flags, "--turns", "1", "--json"]) == 0
+    printed = capsys.readouterr()
+    rows = {row["kind"]: row for row in json.loads(printed.out)["by_kind"]}
+    assert (rows["snippet"]["exact"], rows["snippet"]["refused"]) == (1, 0)
+    assert (rows["shout"]["exact"], rows["shout"]["refused"]) == (0, 1)
+    assert printed.err.count(f"{pairs}, line 2: server: ") == 1
+    assert "the prompt is too long" in printed.err
 
 
 @pytest.mark.slow

@@ -26,14 +26,14 @@ class Case:
     after: str
 
     def chat_request(
-        self, model: str, most_tokens: int, cache_salt: str, *, is_predicted: bool
+        self, model: str, most_tokens: int, cache_salt: str | None, *, is_predicted: bool
     ) -> ChatRequest:
         """Returns the greedy request, whose answer may be somewhat longer than the right one.
 
         Args:
             model: As the server calls it.
             most_tokens: Most tokens of the answer, however long the right one is.
-            cache_salt: Requests of different ones share no cached prompts.
+            cache_salt: Requests of different ones share no cached prompts; None: it is not sent.
             is_predicted: Whether the file is attached as prediction, in the form of the answer.
         """
         size = len(self.request.answer(self.after).encode())
@@ -43,6 +43,7 @@ class Case:
             self.request.answer(self.request.before) if is_predicted else None,
             min(size // _BYTES_PER_TOKEN + _SPARE_TOKENS, most_tokens),
             cache_salt=cache_salt,
+            return_token_ids=False,
         )
 
 

@@ -74,6 +74,8 @@ def measure(settings: ApplySettings) -> dict[str, Any]:
     """
     cases, num_skipped = read_cases(Path(settings.pairs), settings.limit)
     setup, measured = (_measure_server if settings.url else _measure_engines)(settings, cases)
+    for refusal in _refusals(measured, cases):
+        print(refusal, file=sys.stderr)
     if settings.wrong:
         _print_wrong(measured, cases)
     return {
@@ -108,11 +110,12 @@ def _measure_engines(settings: ApplySettings, cases: Cases) -> tuple[dict[str, A
 def _measure(
     settings: ApplySettings, name: str, asker: Asker, cases: Cases, *, takes_predictions: bool
 ) -> Measured:
-    # A server may remember the prompts of an earlier run.
+    # A server may remember the prompts of an earlier run; others refuse fields that OpenAI's API
+    # does not have.
     run = secrets.token_hex(4)
 
     def ask(key: Key, turn: int, *, is_predicted: bool) -> Round:
-        salt = f"{run} {turn} {key.kind} {key.streams} {is_predicted}"
+        salt = None if settings.url else f"{run} {turn} {key.kind} {key.streams} {is_predicted}"
         requests = [
             case.chat_request(asker.model, settings.max_tokens, salt, is_predicted=is_predicted)
             for case in cases[key.kind]
@@ -136,6 +139,18 @@ def _measure(
             rounds = {way: ask(key, turn, is_predicted=way) for way in ways}
             measured.setdefault(key, []).append(Turn(rounds[False], rounds.get(True)))
     return measured
+
+
+def _refusals(measured: Measured, cases: Cases) -> list[str]:
+    """Returns which edits were refused and why, each once."""
+    found = {
+        f"{case.name}: {answer.refusal}"
+        for key, turns in measured.items()
+        for turn in turns
+        for case, answer in zip(cases[key.kind], turn.judged.answers, strict=True)
+        if answer.refusal
+    }
+    return sorted(found)
 
 
 def _print_wrong(measured: Measured, cases: Cases) -> None:

@@ -88,6 +88,7 @@ def _figures(cases: Sequence[Case], turns: Sequence[Turn]) -> dict[str, Any]:
         "exact": _share([is_exact(text, after) for after, text, _ in judged]),
         "exact_lines": round(num_kept / num_lines, 4) if num_lines else None,
         "cut": _share([answer.is_cut for _, _, answer in judged]),
+        "refused": _share([bool(answer.refusal) for _, _, answer in judged]),
         "texts_equal": _share(_same_texts(turns)),
         "tokens": round(median(turn.judged.num_tokens for turn in turns)),
         "plain_tokens_per_second": _tokens_per_second(plain),

@@ -17,7 +17,7 @@ from optimist_bench.engines.servers import running_engine
 from optimist_bench.engines.workloads import Prompt
 from optimist_bench.harness.process_time import find_stolen_share, read_machine_seconds
 from optimist_bench.harness.services import read_metrics
-from optimist_cli.client import ChatRequest, GatewayClient
+from optimist_cli.client import ChatRequest, GatewayClient, RefusedRequestError
 from optimist_common.errors import SetupError
 
 _WARM_UP_TOKENS = 8
@@ -35,6 +35,8 @@ class Answer:
     """As the engine reports it."""
     is_cut: bool = False
     """Whether it ended for its number of tokens."""
+    refusal: str = ""
+    """Why the engine did not answer this request."""
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,20 @@ class Asker:
             cache_salt: Rounds of different ones share no cached prompts; empty: none is sent.
 
         Raises:
-            SetupError: A request failed; the message names the engine.
+            SetupError: A request failed or was refused; the message names the engine.
         """
-        return self.run(
+        done = self.run(
             [self._requests(prompt, max_tokens, cache_salt) for prompt in prompts], num_streams
         )
+        for answer in done.answers:
+            if answer.refusal:
+                raise SetupError(answer.refusal)
+        return done
 
     def run(self, conversations: Sequence[Sequence[ChatRequest]], num_streams: int) -> Round:
         """Sends all requests, those of a conversation one after the other.
+
+        A request that the engine refuses costs no other one its answer.
 
         Args:
             conversations: Requests that follow each other.
@@ -180,6 +188,8 @@ class Asker:
                 if chunk.text and first is None:
                     first = perf_counter() - started
                 texts.append(chunk.text)
+        except RefusedRequestError as error:
+            return Answer("", 0, perf_counter() - started, refusal=f"{self._name}: {error}")
         except SetupError as error:
             raise SetupError(f"{self._name}: {error}") from None
         if first is None:
