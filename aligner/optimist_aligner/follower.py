@@ -119,7 +119,7 @@ class AutoFollower:
         candidates = find_matches(view)
         run = view.alignment.run
         longest = max((each.length for each in candidates), default=0)
-        if run < CERTAIN_RUN and longest < LONG_LENGTH:
+        if not view.alignment.is_certain and longest < LONG_LENGTH:
             taken = {each.offset for each in candidates if each.offset < self._start}
             candidates += find_skipped(view, taken)
             candidates += guess_template(view)

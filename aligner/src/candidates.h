@@ -147,7 +147,7 @@ class Matcher {
       }
     }
     for (const Place& place : prompted) add_own(found, place, FROM_PROMPT);
-    if (view_.alignment.run < CERTAIN_RUN) {
+    if (!view_.alignment.is_certain()) {
       int rank = 0;
       for (const Place& place : find_own_places()) add_own(found, place, RECENCY[rank++]);
     }
@@ -195,7 +195,7 @@ class Matcher {
     const bool is_rewrite = view_.reference.is_rewrite;
     Places places;
     if (alignment.is_found() && !alignment.pending) places.add({alignment.offset});
-    if (alignment.run >= CERTAIN_RUN) return places;
+    if (alignment.is_certain()) return places;
     for (int order = num_orders_; order > 0; --order) {
       const Offsets found = view_.reference.index.find(order, end());
       if (!found.size()) continue;

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <map>
 #include <optional>
 #include <tuple>
 #include <unordered_map>
@@ -13,6 +14,8 @@ namespace aligner {
 
 constexpr int SURE_RUN = 3;
 constexpr int CERTAIN_RUN = 16;
+constexpr int CERTAIN_AHEAD = 64;
+constexpr int32_t MOST_RETURNS = 3;
 
 inline int run_bucket(int64_t number) {
   return std::min(int(std::bit_width(uint64_t(number))), NUM_RUNS - 1);
@@ -169,9 +172,28 @@ class Alignment {
   int32_t num_lost = 0;
   std::optional<Pending> pending;
   Rules rules;
+  // How often the output said something else where it was sure, by offset.
+  std::map<int32_t, int32_t> left;
   int64_t num_searches = 0;
 
   bool is_found() const { return run > 0 && offset < num_aligned_; }
+
+  // Whether the output goes on as predicted for so long that nothing else is looked at.
+  bool is_certain() const {
+    if (run < CERTAIN_RUN) return false;
+    for (auto each = left.lower_bound(offset);
+         each != left.end() && each->first < offset + CERTAIN_AHEAD; ++each) {
+      if (each->second > 1) return false;
+    }
+    return true;
+  }
+
+  // How often the output came back to an offset and left it again, at most MOST_RETURNS.
+  int count_returns(int32_t where) const {
+    if (left.empty()) return 0;
+    const auto found = left.find(where);
+    return found == left.end() ? 0 : std::min(found->second - 1, MOST_RETURNS);
+  }
 
   int rate() const {
     const int32_t num_tokens = size_of(text_) - start_;
@@ -191,6 +213,7 @@ class Alignment {
     } else if (offset < num_aligned_ && text_[offset] == token_id) {
       for (int32_t rule : rules.find(text_, offset)) ++rules[rule].num_passed;
       const bool is_back = num_lost > 0 && !run;
+      if (!left.empty()) left.erase(offset);
       ++offset;
       count();
       if (is_back) learn(offset);
@@ -199,13 +222,13 @@ class Alignment {
     }
   }
 
-  // How many tokens go on as predicted and have no rule; 0 while one is pending.
+  // How many tokens go on as predicted, have no rule and were never left; 0 while one is pending.
   int32_t count_following(const int32_t* tokens, const int32_t* end) const {
     if (pending || offset >= num_aligned_) return 0;
     const int64_t most = std::min<int64_t>(end - tokens, num_aligned_ - offset);
     int32_t number = 0;
     while (number < most && text_[offset + number] == tokens[number] &&
-           !rules.has(tokens[number])) {
+           !rules.has(tokens[number]) && !left.count(offset + number)) {
       ++number;
     }
     return number;
@@ -272,6 +295,7 @@ class Alignment {
       }
       run_before_ = last_run_;
       last_run_ = run;
+      if (offset < num_aligned_) ++left[offset];
       lose(1);
     } else {
       run = 0;

@@ -107,7 +107,7 @@ class Follower {
     const int run = view.alignment.run;
     int longest = 0;
     for (const Candidate& each : found) longest = std::max(longest, each.length);
-    if (run < CERTAIN_RUN && longest < LONG_LENGTH) {
+    if (!alignment_.is_certain() && longest < LONG_LENGTH) {
       Taken taken(found.get_allocator().resource());
       for (const Candidate& each : found) {
         if (each.offset < start_) taken.push_back(each.offset);

@@ -116,6 +116,8 @@ class TreeGrower {
 
  private:
   static constexpr double LEAST_OPEN = 4.0, NOTHING = -1.0;
+  // For each time that the output came back to an offset and left it again.
+  static constexpr double RETURN_LOGIT = -2.5;
   static constexpr int MOST_PATHS = 3, MOST_OPEN_STEPS = 6;
 
   // A candidate that agrees with the nodes up to here.
@@ -160,6 +162,7 @@ class TreeGrower {
     double total = 1.0;
     for (Candidate& each : candidates) {
       each.logit = shared_[each.kind] + each.logit - none_logit;
+      each.logit += RETURN_LOGIT * count_returns(each.offset);
       const double odds = std::exp(std::min(each.logit, MOST_EXPONENT));
       total += odds;
       const auto is_same = [&](const Candidate* lead) { return lead->token_id == each.token_id; };
@@ -294,6 +297,7 @@ class TreeGrower {
     for (; offset < end; ++offset) {
       const int32_t token_id = text_[offset];
       if (token_id == SEPARATOR || offset == path.stop || rules_.has(token_id)) return;
+      if (count_returns(offset)) return;
       const int next_class = view_.class_of(token_id);
       const double weight = path.factor *
                             factors.lengths[std::min(path.agreed + step, MOST_LENGTH)] *
@@ -358,6 +362,7 @@ class TreeGrower {
       const Continuation& factors = *path.factors;
       double weight = path.factor * factors.lengths[std::min(path.agreed + step, MOST_LENGTH)] *
                       factors.steps[step] * factors.classes[row + view_.class_of(token_id)];
+      if (const int times = count_returns(offset)) weight *= std::exp(RETURN_LOGIT * times);
       if (path.stop == NO_STOP && rules_.has(token_id)) {
         weight = replace(found, path, offset, step, weight);
       }
@@ -388,6 +393,8 @@ class TreeGrower {
   int32_t find_position(int32_t offset) const {
     return offset < int32_t(positions_.size()) ? positions_[offset] : NO_POSITION;
   }
+
+  int count_returns(int32_t offset) const { return view_.alignment.count_returns(offset); }
 
   // Adds what a rule puts there; returns the weight of what stands there.
   double replace(Branches& branches, const Path& path, int32_t offset, int step, double weight) {

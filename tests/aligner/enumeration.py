@@ -5,7 +5,7 @@ from math import exp
 
 from optimist_aligner.drafting.candidates import kind_features, none_features
 from optimist_aligner.drafting.further import find_further
-from optimist_aligner.drafting.tree import LEAST_OPEN, MOST_PATHS
+from optimist_aligner.drafting.tree import LEAST_OPEN, MOST_PATHS, RETURN_LOGIT
 from optimist_aligner.follower import AutoFollower
 from optimist_aligner.model.layout import START
 from optimist_training.proposer.passes import _begin, _begin_further, _Follow, _go_on
@@ -27,6 +27,7 @@ class Enumeration:
         begun: dict[int, list[tuple[float, _Follow]]] = {}
         for each in candidates:
             logit = self._sum(each.features) + self._sum(shared[each.kind]) - self._sum(none)
+            logit += self._returns(each.offset)
             odds[each.token_id] = odds.get(each.token_id, 0.0) + exp(logit)
             if each.offset >= 0:
                 follow = _begin(self._view, each, logit)
@@ -40,6 +41,9 @@ class Enumeration:
     def _sum(self, features: Iterable[int]) -> float:
         return sum(self._logits[feature] for feature in features)
 
+    def _returns(self, offset: int) -> float:
+        return RETURN_LOGIT * self._view.alignment.count_returns(offset)
+
     def _share(self, path: Path, value: float, found: Found) -> None:
         total = 1 + sum(odds for odds, _ in found.values())
         for token_id, (odds, follows) in found.items():
@@ -51,19 +55,30 @@ class Enumeration:
 
     def _find_next(self, path: Path, value: float, follows: list[_Follow]) -> Found:
         view, step = self._view, len(path)
-        rows = [(row, True) for each in follows for row in _go_on(view, each, path[-1], step)]
+        rows = [
+            (row, True, self._returns(_offset(each, step)))
+            for each in follows
+            for row in _go_on(view, each, path[-1], step)
+        ]
         most = len(rows)
         if not rows and value >= LEAST_OPEN * self._min_value:
             most = MOST_PATHS
             rows = [
-                (_begin_further(each, self._logits, step), each.offset >= 0)
+                (_begin_further(each, self._logits, step), each.offset >= 0, 0.0)
                 for each in find_further(view, path)
             ]
         found: Found = {}
-        for row, goes_on in rows:
+        for row, goes_on, returns in rows:
             slope = self._logits[START["next_logit"] + row.follow.kind]
             odds, known = found.get(row.token_id, (0.0, []))
             if goes_on and len(known) < most:
                 known = [*known, row.follow]
-            found[row.token_id] = odds + exp(slope * row.logit + self._sum(row.features)), known
+            logit = slope * row.logit + self._sum(row.features) + returns
+            found[row.token_id] = odds + exp(logit), known
         return found
+
+
+def _offset(follow: _Follow, step: int) -> int:
+    """Returns where a candidate goes on, `step` nodes after the output."""
+    offset = follow.first + step
+    return follow.resume if offset == follow.stop else offset

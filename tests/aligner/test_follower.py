@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_aligner.follower import Aligner
 from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
 from optimist_aligner.text.vocabulary import Vocabulary
@@ -70,6 +70,18 @@ def test_edit_costs_a_few_passes(changed: str, most_more: int) -> None:
     assert WORDS.count_passes([OLD], changed) <= NUM_EXACT + most_more
     # A pass is filled but for the model's own token.
     assert -(-len(WORDS.tokens(OLD)) // 17) == NUM_EXACT
+
+
+def test_an_output_that_goes_round_in_a_loop_is_not_expected_to_leave_it() -> None:
+    loop = WORDS.tokens(f"{FUNCTIONS[0]}\n\n")
+    wasted = []
+    for num_rounds in (1, 6):
+        output = num_rounds * loop + loop[:12]
+        draft = observed(WORDS.algorithm, [WORDS.tokens(OLD)], output).propose(64, 0.3)
+        _, num_right = draft.walk((3 * loop)[12:], NO_PARENT)
+        wasted.append(len(draft) - num_right)
+    # The prediction goes on otherwise, and was right after the loop never again.
+    assert wasted[1] == 0 < wasted[0]
 
 
 VOCABULARY_SIZE = 8

@@ -11,7 +11,6 @@ from optimist_aligner.drafting.match_features import (
     make_skipped,
 )
 from optimist_aligner.following.agreement import choose_longest, count_equal
-from optimist_aligner.following.alignment import CERTAIN_RUN
 from optimist_aligner.model.layout import (
     FROM_PROMPT,
     LATEST,
@@ -55,7 +54,7 @@ def find_matches(view: View) -> list[Candidate]:
             else:
                 prompted.append(make_own(view, offset, (), FROM_PROMPT))
     candidates += prompted
-    if view.alignment.run < CERTAIN_RUN:
+    if not view.alignment.is_certain:
         for rank, (offset, features) in enumerate(_find_own_offsets(view, contexts).items()):
             candidates.append(make_own(view, offset, features, RECENCY[rank]))
     return _apply_rules(view, candidates)
@@ -93,7 +92,7 @@ def _find_offsets(view: View, contexts: Iterable[Context]) -> dict[int, Features
     offsets: dict[int, Features] = {}
     if alignment.is_found and alignment.pending is None:
         offsets[alignment.offset] = ()
-    if alignment.run >= CERTAIN_RUN:
+    if alignment.is_certain:
         return offsets
     for context in contexts:
         found, order = view.contexts.find(context), len(context)

@@ -28,6 +28,8 @@ from optimist_aligner.model.weights import Weights
 from optimist_aligner.text.sources import NO_POSITION, SEPARATOR
 
 _MOST_EXPONENT: Final = 30.0
+RETURN_LOGIT: Final = -2.5
+"""For each time that the output came back to an offset and left it again."""
 LEAST_OPEN: Final = 4.0
 """Nodes are extended that are worth so many times the least value."""
 MOST_PATHS: Final = 3
@@ -89,6 +91,7 @@ class TreeGrower:
         total = 1.0
         for each in candidates:
             logit = shared[each.kind] + self._weights.weigh(each.features) - none_logit
+            logit += RETURN_LOGIT * self._count_returns(each.offset)
             odds = exp(min(logit, _MOST_EXPONENT))
             total += odds
             branches.setdefault(each.token_id, Branch(each.token_id)).weight += odds
@@ -196,6 +199,9 @@ class TreeGrower:
                 * factors.steps[step]
                 * factors.classes[row + self._classes.find(token_id)]
             )
+            num_returns = self._count_returns(offset)
+            if num_returns:
+                weight *= exp(RETURN_LOGIT * num_returns)
             if path.stop == NO_STOP and offset < self._view.num_aligned:
                 for rule in self._rules.find(text, offset)[:1]:
                     ruled = weight * self._weights.next_rule[rule.sightings]
@@ -203,6 +209,9 @@ class TreeGrower:
                     weight *= self._weights.next_rule_passed[rule.sightings]
             self._add(branches, weight, offset, path)
         return list(branches.values())
+
+    def _count_returns(self, offset: int) -> int:
+        return self._view.alignment.count_returns(offset)
 
     def _replace(self, path: Path, rule: Rule, offset: int, step: int) -> Path:
         """Returns the path that goes on with what a rule puts at an offset."""

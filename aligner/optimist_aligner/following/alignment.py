@@ -10,7 +10,11 @@ from optimist_aligner.text.context_index import MOST_ORDER, ContextIndex
 SURE_RUN: Final = 3
 """So many tokens as predicted, and the offset counts as right."""
 CERTAIN_RUN: Final = 16
-"""With so many, nothing else has to be looked at."""
+"""With so many, nothing else has to be looked at, unless it was left further on before."""
+_CERTAIN_AHEAD: Final = 64
+"""So many offsets further on."""
+MOST_RETURNS: Final = 3
+"""Times that the output came back to an offset and left it again that count."""
 _NEAR: Final = 6
 """A single token is looked for so far after the offset of the loss."""
 _BEHIND: Final = 64
@@ -43,6 +47,7 @@ class Alignment:
         num_lost: Tokens since then; 0 while it is sure.
         pending: What is being said in place of the prediction.
         rules: What was said in place of it.
+        left: How often the output said something else at an offset where it was sure, by offset.
         num_searches: How often the offset was searched for.
     """
 
@@ -62,6 +67,7 @@ class Alignment:
         self.offset = self.run = self.lost_at = self.num_lost = 0
         self.pending: Pending | None = None
         self.rules = Rules()
+        self.left: dict[int, int] = {}
         self.num_searches = 0
         self._num_losses = self._last_run = self._run_before = 0
         self._hunk_start = self._hunk_offset = 0
@@ -70,6 +76,23 @@ class Alignment:
     def is_found(self) -> bool:
         """Whether a token is predicted next."""
         return self.run > 0 and self.offset < self._num_aligned
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the output goes on as predicted for so long that nothing else is looked at."""
+        if self.run < CERTAIN_RUN:
+            return False
+        end = self.offset + _CERTAIN_AHEAD
+        return not any(
+            self.offset <= offset < end and times > 1 for offset, times in self.left.items()
+        )
+
+    def count_returns(self, offset: int) -> int:
+        """Returns how often the output came back to an offset and left it again.
+
+        That is what an output in a loop does; who only quotes something leaves it once.
+        """
+        return min(max(self.left.get(offset, 0) - 1, 0), MOST_RETURNS)
 
     @property
     def rate(self) -> int:
@@ -94,6 +117,7 @@ class Alignment:
             for rule in self.rules.find(self._text, self.offset):
                 rule.num_passed += 1
             is_back = self.num_lost > 0 and not self.run
+            self.left.pop(self.offset, None)
             self.offset += 1
             self._count()
             if is_back:
@@ -102,13 +126,18 @@ class Alignment:
             self._diverge(token_id)
 
     def count_following(self, token_ids: list[int]) -> int:
-        """Returns how many tokens go on as predicted and have no rule; 0 while one is pending."""
+        """Returns how many tokens go on as predicted, have no rule and were never left.
+
+        There are none while a rule is pending.
+        """
         if self.pending is not None:
             return 0
         end = min(self.offset + len(token_ids), self._num_aligned)
         count = 0
         for token_id, expected in zip(token_ids, self._text[self.offset : end], strict=False):
             if token_id != expected or token_id in self.rules.by_token:
+                break
+            if self.offset + count in self.left:
                 break
             count += 1
         return count
@@ -159,6 +188,8 @@ class Alignment:
                     self.pending = Pending(rule, 1, resume)
                 return
             self._run_before, self._last_run = self._last_run, self.run
+            if self.offset < self._num_aligned:
+                self.left[self.offset] = self.left.get(self.offset, 0) + 1
             self._lose(1)
         else:
             self.run = 0
