@@ -33,7 +33,8 @@ class Case:
         Args:
             model: As the server calls it.
             most_tokens: Most tokens of the answer, however long the right one is.
-            cache_salt: Requests of different ones share no cached prompts; None: it is not sent.
+            cache_salt: Requests of different ones share no cached prompts; None: the request has no
+                field that OpenAI's API lacks.
             is_predicted: Whether the file is attached as prediction, in the form of the answer.
         """
         size = len(self.request.answer(self.after).encode())
@@ -43,7 +44,7 @@ class Case:
             self.request.answer(self.request.before) if is_predicted else None,
             min(size // _BYTES_PER_TOKEN + _SPARE_TOKENS, most_tokens),
             cache_salt=cache_salt,
-            return_token_ids=False,
+            return_token_ids=cache_salt is not None,
         )
 
 

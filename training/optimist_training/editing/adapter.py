@@ -1,7 +1,9 @@
 """A low-rank adapter that teaches a model to edit (LoRA, arXiv:2106.09685), in PEFT's format."""
 
 import json
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from optimist_common.errors import SetupError, one_line
 from optimist_training.editing.packing import Pack
 
-ADAPTER_FILE = "adapter_model.safetensors"
+_ADAPTER_FILE = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ class Adapter:
         config = LoraConfig(
             r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
         )
-        self._model: Any = get_peft_model(_load(model, torch.float32).to(device), config)
+        base = _load(model, torch.float32).to(device)
+        with _without_renaming():
+            self._model: Any = get_peft_model(base, config)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(model)
         self._device = device
         self._causal: Any = self._model.get_base_model()
@@ -102,7 +106,8 @@ class Adapter:
         self._model.save_pretrained(directory)
         state = get_peft_model_state_dict(self._model)
         weights = {name: value.to(torch.bfloat16).contiguous() for name, value in state.items()}
-        save_file(weights, directory / ADAPTER_FILE, metadata={"format": "pt"})
+        save_file(weights, directory / _ADAPTER_FILE, metadata={"format": "pt"})
+        (directory / _ADAPTER_FILE).chmod(0o644)
         file = directory / "adapter_config.json"
         config = json.loads(file.read_text()) | {"base_model_name_or_path": base}
         file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -126,11 +131,22 @@ def merge(model: str, adapter: Path, out: Path) -> None:
     """
     base = _load(model, torch.float32)
     try:
-        merged: Any = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
+        with _without_renaming():
+            merged: Any = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
     except (OSError, ValueError, RuntimeError) as error:
         raise SetupError(f"--adapter: {adapter} is not of {model}: {one_line(error)}") from None
     merged.to(torch.bfloat16).save_pretrained(out)
+    for file in out.glob("*.safetensors"):
+        file.chmod(0o644)
     AutoTokenizer.from_pretrained(model).save_pretrained(out)
+
+
+@contextmanager
+def _without_renaming() -> Iterator[None]:
+    """Hides that PEFT asks for an attribute to which transformers gave another name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 def _load(model: str, dtype: torch.dtype) -> Any:

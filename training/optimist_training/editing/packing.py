@@ -1,4 +1,4 @@
-"""Several edits of one file as one sequence, of which only the telling tokens are computed.
+"""Several edits of one file as one sequence, of which only what teaches is computed.
 
 The file is the common beginning of all its edits, so it is computed once; each edit is a branch
 that sees the file and itself. Of an answer most is copied and teaches little: a branch holds the
