@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig
 
 from optimist_common.errors import SetupError
-from optimist_training.drafters import loop
+from optimist_training import loop
 from optimist_training.drafters.command import main
 from optimist_training.drafters.eagle_training import NAME, Chain
 from optimist_training.drafters.target import Target
