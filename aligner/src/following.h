@@ -213,7 +213,7 @@ class Alignment {
     } else if (offset < num_aligned_ && text_[offset] == token_id) {
       for (int32_t rule : rules.find(text_, offset)) ++rules[rule].num_passed;
       const bool is_back = num_lost > 0 && !run;
-      if (!left.empty()) left.erase(offset);
+      if (!num_lost && !left.empty()) left.erase(offset);
       ++offset;
       count();
       if (is_back) learn(offset);

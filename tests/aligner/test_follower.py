@@ -72,12 +72,13 @@ def test_edit_costs_a_few_passes(changed: str, most_more: int) -> None:
     assert -(-len(WORDS.tokens(OLD)) // 17) == NUM_EXACT
 
 
-def test_an_output_that_goes_round_in_a_loop_is_not_expected_to_leave_it() -> None:
-    loop = WORDS.tokens(f"{FUNCTIONS[0]}\n\n")
-    wasted = []
+@pytest.mark.parametrize("between", ["", "and all of it once more\n"])
+def test_an_output_that_goes_round_in_a_loop_is_not_expected_to_leave_it(between: str) -> None:
+    words = Words(OLD, between)
+    loop, wasted = words.tokens(f"{FUNCTIONS[0]}\n\n{between}"), []
     for num_rounds in (1, 6):
         output = num_rounds * loop + loop[:12]
-        draft = observed(WORDS.algorithm, [WORDS.tokens(OLD)], output).propose(64, 0.3)
+        draft = observed(words.algorithm, [words.tokens(OLD)], output).propose(64, 0.3)
         _, num_right = draft.walk((3 * loop)[12:], NO_PARENT)
         wasted.append(len(draft) - num_right)
     # The prediction goes on otherwise, and was right after the loop never again.

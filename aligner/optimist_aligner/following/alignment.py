@@ -117,7 +117,8 @@ class Alignment:
             for rule in self.rules.find(self._text, self.offset):
                 rule.num_passed += 1
             is_back = self.num_lost > 0 and not self.run
-            self.left.pop(self.offset, None)
+            if not self.num_lost:
+                self.left.pop(self.offset, None)
             self.offset += 1
             self._count()
             if is_back:
