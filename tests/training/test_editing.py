@@ -340,6 +340,33 @@ def test_packs_are_the_same_for_the_same_seed(adapter: Adapter) -> None:
     assert first(1) != first(2)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--steps", "-1"], "--steps must not be negative"),
+        (["--whole-share", "2"], "--whole-share: must be from 0 to 1"),
+        (["--max-length", "20"], "--max-length: no edit fits into 20 tokens"),
+        (["--data", "no.jsonl"], "--data: cannot read no.jsonl"),
+    ],
+)
+def test_what_cannot_be_trained_is_explained(
+    pairs_file: Path, tmp_path: Path, flags: list[str], message: str
+) -> None:
+    usual = ["edit", "--model", MODEL, "--data", str(pairs_file), "--out", str(tmp_path / "out")]
+    with pytest.raises(SetupError, match=f"^{message}"):
+        main([*usual, *flags])
+
+
+def test_a_row_that_is_no_edit_is_named(pairs_file: Path, tmp_path: Path) -> None:
+    row = json.loads(pairs_file.read_text().splitlines()[0])
+    for wrong, message in ((row | {"more": 1}, "more"), (row | {"after": 3}, "must be texts")):
+        file = tmp_path / "wrong.jsonl"
+        file.write_text(json.dumps(wrong) + "\n")
+        flags = ["--model", MODEL, "--data", str(file), "--out", str(tmp_path / "out")]
+        with pytest.raises(SetupError, match=rf"^--data: .*line 1 is no edit: .*{message}"):
+            main(["edit", *flags])
+
+
 def test_an_adapter_is_trained_resumed_and_merged(
     pairs_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -371,7 +398,9 @@ def test_an_adapter_is_trained_resumed_and_merged(
     unseen = tmp_path / "unseen.jsonl"
     unseen.write_text("".join(lines[:3]))
     capsys.readouterr()
+    trained = (whole / "adapter_model.safetensors").read_bytes()
     assert main([*flags, "--out", str(whole), "--steps", "0", "--unseen", str(unseen)]) == 0
+    assert (whole / "adapter_model.safetensors").read_bytes() == trained
     measured = json.loads(capsys.readouterr().out)["unseen"]
     assert sum(kind["edits"] for kind in measured.values()) == 3
     merged = tmp_path / "merged"

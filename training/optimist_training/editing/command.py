@@ -32,7 +32,7 @@ def add_edit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory of the adapter")
     parser.add_argument("--base-name", help="the model's name in the adapter (default: --model)")
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=2000, help="0 only measures")
+    parser.add_argument("--steps", type=int, default=2000, help="0 only measures the run in --out")
     parser.add_argument("--batch-tokens", type=int, default=2048, help="tokens per step")
     parser.add_argument("--max-length", type=int, default=1280, help="of a sequence, in tokens")
     parser.add_argument("--whole-share", type=float, default=0.2, help="of answers, 0 to 1")
@@ -54,6 +54,10 @@ def train_edit(options: argparse.Namespace) -> int:
     from optimist_training.editing.adapter import Adapter, pack_batches
 
     require_positive(options, "rank", "batch_tokens", "max_length")
+    if options.steps < 0 or not options.learning_rate > 0:
+        raise SetupError("--steps must not be negative, and --learning-rate must be above 0")
+    if not 0 <= options.whole_share <= 1:
+        raise SetupError("--whole-share: must be from 0 to 1")
     if options.threads:
         torch.set_num_threads(options.threads)
     adapter = Adapter(options.model, options.rank, options.seed, options.device)
@@ -82,12 +86,13 @@ def train_edit(options: argparse.Namespace) -> int:
             schedule,
             options.out / "training",
             settings,
-            resume=options.resume,
+            resume=options.resume or not options.steps,
         )
     except InterruptedRunError as stopped:
         print(f"optimist train: {stopped}", file=sys.stderr)
         return 130
-    adapter.save(options.out, options.base_name or options.model)
+    if options.steps:
+        adapter.save(options.out, options.base_name or options.model)
     if options.unseen is not None:
         print(json.dumps({"unseen": _measure(adapter, options)}, indent=2))
     return 0
@@ -98,9 +103,14 @@ def _groups(file: Path, flag: str) -> list[list[Pair]]:
     pairs = []
     for where, row in read_json_lines(file, flag):
         try:
-            pairs.append(Pair(**row))
+            pair = Pair(**row)
         except TypeError as error:
             raise SetupError(f"{flag}: {where} is no edit: {error}") from None
+        if not all(
+            isinstance(text, str) for text in (pair.path, pair.before, pair.after, pair.task)
+        ):
+            raise SetupError(f"{flag}: {where} is no edit: its texts must be texts")
+        pairs.append(pair)
     if not pairs:
         raise SetupError(f"{flag}: {file} has no edits")
     return [list(group) for _, group in groupby(pairs, key=lambda pair: (pair.path, pair.before))]

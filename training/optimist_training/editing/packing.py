@@ -15,6 +15,7 @@ import torch
 from rapidfuzz.distance import LCSseq
 from torch import Tensor
 
+from optimist_common.errors import SetupError
 from optimist_training.editing.pairs import Pair
 from optimist_training.editing.requests import Request
 
@@ -121,17 +122,25 @@ def packs(
     whole_share: float,
     seed: int,
 ) -> Iterator[Pack]:
-    """Yields packs without end, each time in another order and of other pieces."""
+    """Yields packs without end, each time in another order and of other pieces.
+
+    Raises:
+        SetupError: No edit is as short as that.
+    """
     rng = random.Random(seed)
     order = list(range(len(groups)))
     while True:
         rng.shuffle(order)
+        fits = False
         for number in order:
             group = list(groups[number])
             rng.shuffle(group)
             one = pack(group, tokenizer, max_length, whole_share, rng)
             if any(target >= 0 for target in one.targets):
+                fits = True
                 yield one
+        if not fits:
+            raise SetupError(f"--max-length: no edit fits into {max_length} tokens")
 
 
 def _common_length(prompts: Sequence[list[int]]) -> int:
