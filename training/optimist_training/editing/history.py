@@ -31,13 +31,13 @@ class Repository:
         """Opens it.
 
         Args:
-            directory: Of the clone, bare or not; a folder `repo` counts by the folder around it.
+            directory: Of the clone, bare or not.
 
         Raises:
             SetupError: It is no repository.
         """
         self._directory = directory
-        self.name = directory.parent.name if directory.name == "repo" else directory.name
+        self.name = directory.resolve().name.removesuffix(".git")
         self._git("rev-parse", "--git-dir")
 
     def files(self, endings: tuple[str, ...]) -> Iterator[tuple[str, str]]:
