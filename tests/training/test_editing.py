@@ -159,19 +159,19 @@ def test_named_changes_do_what_they_say(kind: str) -> None:
     ]
     changes = [one for one in made if one is not None]
     assert changes
-    for change in changes:
-        ast.parse(change.after)
-        old, new = changed_lines(FILE, change.after)
-        names = re.findall(r"`([^`]*)`", change.task)
+    for task, after in changes:
+        ast.parse(after)
+        old, new = changed_lines(FILE, after)
+        names = re.findall(r"`([^`]*)`", task)
         if kind == "rename":
-            assert re.sub(rf"\b{names[1]}\b", names[0], change.after) == FILE
+            assert re.sub(rf"\b{names[1]}\b", names[0], after) == FILE
         elif kind == "constant":
             assert len(old) == len(new) == 1
             assert new[0].endswith(names[-1])
         elif kind == "parameter":
             assert [line.replace(f", {names[0]}", "") for line in new] == old or names[1] in new[0]
         elif kind == "import":
-            assert change.after.splitlines()[2] == names[0] == new[0]
+            assert after.splitlines()[2] == names[0] == new[0]
         else:
             assert not new
             assert f"def {names[0]}(" in "".join(old)
@@ -269,10 +269,12 @@ def adapter() -> Adapter:
 def some_edits(before: str = FILE) -> list[Pair]:
     """Returns edits of one file."""
     rng = random.Random(5)
-    changes = [named_change(kind, before, "a.py", ["chunk"], rng) for kind in ("delete", "import")]
+    changes = {
+        kind: named_change(kind, before, "a.py", ["chunk"], rng) for kind in ("delete", "import")
+    }
     made = [
-        Pair(one.kind, "s", "a.py", before, one.after, one.task, in_fence=False)
-        for one in changes
+        Pair(kind, "s", "a.py", before, one[1], one[0], in_fence=False)
+        for kind, one in changes.items()
         if one is not None
     ]
     after = before.replace("limit = 10", "limit = 20")

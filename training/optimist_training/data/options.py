@@ -1,4 +1,4 @@
-"""Checks of options that several commands have, and the files that options name."""
+"""Options that several commands have, their checks, and the files that options name."""
 
 import argparse
 import json
@@ -14,6 +14,35 @@ def require_positive(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if getattr(options, name) < 1:
             raise SetupError(f"--{name.replace('_', '-')}: must be at least 1")
+
+
+def add_run_options(parser: argparse.ArgumentParser, learning_rate: float) -> None:
+    """Adds the options of all runs that train something.
+
+    Args:
+        parser: Of the command.
+        learning_rate: The default.
+    """
+    parser.add_argument("--model", required=True, help="directory or hub name of the model")
+    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    parser.add_argument("--steps", type=int, default=1000, help="0 only measures")
+    parser.add_argument("--batch-tokens", type=int, default=2048, help="tokens per step")
+    parser.add_argument("--learning-rate", type=float, default=learning_rate)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-length", type=int, default=2048, help="longest example, in tokens")
+    parser.add_argument(
+        "--bf16", action="store_true", help="products in bfloat16, weights in float32"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: PyTorch decides")
+
+
+def require_run_options(options: argparse.Namespace) -> None:
+    """Raises SetupError if an option of `add_run_options` cannot be."""
+    require_positive(options, "batch_tokens", "max_length")
+    if options.steps < 0 or not options.learning_rate > 0:
+        raise SetupError("--steps must not be negative, and --learning-rate must be above 0")
 
 
 def require_file_name(out: Path) -> None:

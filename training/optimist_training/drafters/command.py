@@ -5,16 +5,14 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from optimist_common.errors import SetupError
 from optimist_training.circuit.copying import copying_model
 from optimist_training.data.examples import BUILTIN, Batch, Data, Example, batches
-from optimist_training.data.options import require_positive
+from optimist_training.data.options import add_run_options, require_positive, require_run_options
 from optimist_training.drafters.acceptance import measure
 from optimist_training.drafters.draft_training import DraftTrainee
 from optimist_training.drafters.eagle_training import EagleTrainee, new_head
@@ -47,21 +45,11 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of the command."""
     result = argparse.ArgumentParser(prog="optimist train", description=__doc__)
     kinds = result.add_subparsers(dest="kind", required=True)
-    for kind, steps, rate in (("medusa", 1000, 1e-3), ("eagle", 1000, 5e-4), ("draft", 1000, 1e-3)):
+    for kind, rate in (("medusa", 1e-3), ("eagle", 5e-4), ("draft", 1e-3)):
         one = kinds.add_parser(kind, help=_HELP[kind])
-        one.add_argument("--model", required=True, help="directory or hub name of the target")
-        one.add_argument("--out", type=Path, required=True, help="directory to write")
+        add_run_options(one, rate)
         one.add_argument("--data", default=BUILTIN, help=f"JSONL file, or {BUILTIN} (default)")
-        one.add_argument("--steps", type=int, default=steps, help="0 only measures")
-        one.add_argument("--batch-tokens", type=int, default=2048, help="tokens per step")
-        one.add_argument("--learning-rate", type=float, default=rate)
-        one.add_argument("--seed", type=int, default=0)
-        one.add_argument("--max-length", type=int, default=2048, help="longest example, in tokens")
-        one.add_argument(
-            "--bf16", action="store_true", help="products in bfloat16, weights in float32"
-        )
         one.add_argument("--start", help="a drafter of this kind to go on from")
-        one.add_argument("--resume", action="store_true", help="go on with the run in --out")
         one.add_argument(
             "--answers",
             choices=("given", "generated"),
@@ -70,8 +58,6 @@ def parser() -> argparse.ArgumentParser:
         )
         one.add_argument("--eval-examples", type=int, default=140, help="unseen, to measure on")
         one.add_argument("--stored", choices=tuple(_STORED), default="float16")
-        one.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-        one.add_argument("--threads", type=int, default=0, help="CPU threads; 0: PyTorch decides")
         _kind_options(one, kind)
     add_proposer_options(
         kinds.add_parser("proposer", help="weights of the proposer's default algorithm")
@@ -137,30 +123,31 @@ def main(arguments: list[str] | None = None) -> int:
     if options.kind == "pairs":
         write_pairs(options)
         return 0
-    if options.kind == "edit":
-        return train_edit(options)
+    require_run_options(options)
     if options.threads:
         torch.set_num_threads(options.threads)
-    require_positive(options, "batch_tokens", "max_length", "eval_examples")
+    try:
+        (train_edit if options.kind == "edit" else _train_drafter)(options)
+    except InterruptedRunError as stopped:
+        print(f"optimist train: {stopped}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _train_drafter(options: argparse.Namespace) -> None:
+    require_positive(options, "eval_examples")
     if getattr(options, "draft_vocab", None) is not None:
         require_positive(options, "draft_vocab")
-    if options.steps < 0 or not options.learning_rate > 0:
-        raise SetupError("--steps must not be negative, and --learning-rate must be above 0")
     torch.manual_seed(options.seed)
     target = Target(options.model, device=options.device)
     longest = min(options.max_length, target.model.max_position_embeddings)
     data = Data(options.data, options.model, options.seed, longest)
     trainee = _trainee(options, target, data)
-    try:
-        _train(options, target, data, trainee)
-    except InterruptedRunError as stopped:
-        print(f"optimist train: {stopped}", file=sys.stderr)
-        return 130
+    _train(options, target, data, trainee)
     trainee.save(options.out)
     unseen = _answered(options, target, iter(data.unseen(options.eval_examples)))
     results = measure(trainee, target, unseen)
     print(json.dumps({"kind": options.kind, "unseen": [one.report() for one in results]}, indent=2))
-    return 0
 
 
 def _train(options: argparse.Namespace, target: Target, data: Data, trainee: Trainee) -> None:

@@ -57,7 +57,7 @@ class Adapter:
         config = LoraConfig(
             r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
         )
-        base = _load(model, torch.float32).to(device)
+        base = _load(model).to(device)
         with _without_renaming():
             self._model: Any = get_peft_model(base, config)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(model)
@@ -129,7 +129,7 @@ def merge(model: str, adapter: Path, out: Path) -> None:
     Raises:
         SetupError: The model or the adapter cannot be loaded.
     """
-    base = _load(model, torch.float32)
+    base = _load(model)
     try:
         with _without_renaming():
             merged: Any = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
@@ -149,9 +149,9 @@ def _without_renaming() -> Iterator[None]:
         yield
 
 
-def _load(model: str, dtype: torch.dtype) -> Any:
+def _load(model: str) -> Any:
     loader: Any = AutoModelForCausalLM
     try:
-        return loader.from_pretrained(model, dtype=dtype, use_safetensors=True)
+        return loader.from_pretrained(model, dtype=torch.float32, use_safetensors=True)
     except (OSError, ValueError) as error:
         raise SetupError(f"--model: {model} cannot be loaded: {one_line(error)}") from None

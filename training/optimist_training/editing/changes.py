@@ -4,8 +4,8 @@ import ast
 import keyword
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BOUND = re.compile(
@@ -59,18 +59,13 @@ _IMPORTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NamedChange:
-    """An instruction and what the file is after it."""
-
-    kind: str
-    task: str
-    after: str
+Change = tuple[str, str]
+"""A task, and what the file is after it."""
 
 
 def named_change(
     kind: str, text: str, path: str, names: list[str], rng: random.Random
-) -> NamedChange | None:
+) -> Change | None:
     """Returns a change of a kind of NAMED, or None if the file has no place for one.
 
     Args:
@@ -85,10 +80,10 @@ def named_change(
         return None
     if path.endswith(".py") and _parsed(text) and not _parsed(made[1]):
         return None
-    return NamedChange(kind, *made)
+    return made
 
 
-def _rename(text: str, path: str, names: list[str], rng: random.Random) -> tuple[str, str] | None:
+def _rename(text: str, path: str, names: list[str], rng: random.Random) -> Change | None:
     words = _WORD.findall(text)
     bound = sorted({name for name in _BOUND.findall(text) if name not in _KEYWORDS})
     bound = [name for name in bound if words.count(name) <= 12]
@@ -112,7 +107,7 @@ def _case(name: str) -> tuple[bool, bool, bool]:
     return name[0].isupper(), "_" in name.strip("_"), name.isupper()
 
 
-def _constant(text: str, path: str, names: list[str], rng: random.Random) -> tuple[str, str] | None:
+def _constant(text: str, path: str, names: list[str], rng: random.Random) -> Change | None:
     found = list(_CONSTANT.finditer(text))
     once = [one for one in found if sum(other[1] == one[1] for other in found) == 1]
     if not once:
@@ -135,9 +130,7 @@ def _other_value(old: str, names: list[str], rng: random.Random) -> str:
     return str(rng.randrange(10 ** rng.randint(1, 5)))
 
 
-def _add_parameter(
-    text: str, path: str, names: list[str], rng: random.Random
-) -> tuple[str, str] | None:
+def _add_parameter(text: str, path: str, names: list[str], rng: random.Random) -> Change | None:
     pattern = (
         r"^[ \t]*(?:async )?def (\w+)\(([^()\n]*)\)[^\n]*:$"
         if path.endswith(".py")
@@ -166,9 +159,7 @@ def _add_parameter(
     return rng.choice(templates).format(chosen[1], new), after
 
 
-def _add_import(
-    text: str, path: str, names: list[str], rng: random.Random
-) -> tuple[str, str] | None:
+def _add_import(text: str, path: str, names: list[str], rng: random.Random) -> Change | None:
     """Adds an import below the first block of imports."""
     tree = _parsed(text) if path.endswith(".py") else None
     if tree is None:
@@ -190,25 +181,23 @@ def _add_import(
     return rng.choice(templates).format(line), "\n".join(lines)
 
 
-def _delete_function(
-    text: str, path: str, names: list[str], rng: random.Random
-) -> tuple[str, str] | None:
+def _delete_function(text: str, path: str, names: list[str], rng: random.Random) -> Change | None:
     """Deletes a function with the empty lines before it, or after it at the start of a block."""
     tree = _parsed(text) if path.endswith(".py") else None
     if tree is None:
         return None
-    places = [
-        (node, len(parent.body))
+    functions = [
+        (parent, node)
         for parent in ast.walk(tree)
         if isinstance(parent, ast.Module | ast.ClassDef)
         for node in parent.body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    names_found = [node.name for node, _ in places]
-    places = [one for one in places if one[1] > 1 and names_found.count(one[0].name) == 1]
-    if not places:
+    counts = Counter(node.name for _, node in functions)
+    alone = [node for parent, node in functions if len(parent.body) > 1 and counts[node.name] == 1]
+    if not alone:
         return None
-    node, _ = rng.choice(places)
+    node = rng.choice(alone)
     first = min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
     last = node.end_lineno or first
     lines = text.split("\n")
@@ -227,8 +216,8 @@ def _parsed(text: str) -> ast.Module | None:
         return None
 
 
-Maker = Callable[[str, str, list[str], random.Random], tuple[str, str] | None]
-"""Makes task and file after it of a file, its path and names."""
+Maker = Callable[[str, str, list[str], random.Random], Change | None]
+"""Makes a change of a file, its path and names."""
 
 NAMED: dict[str, Maker] = {
     "rename": _rename,

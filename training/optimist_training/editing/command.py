@@ -9,13 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from optimist_common.errors import SetupError
-from optimist_training.data.options import read_json_lines, require_positive
+from optimist_training.data.options import add_run_options, read_json_lines, require_positive
 from optimist_training.editing.packing import pack, packs
 from optimist_training.editing.pairs import Pair
-from optimist_training.loop import InterruptedRunError, Schedule, run
+from optimist_training.loop import Schedule, run
 
 if TYPE_CHECKING:
     from optimist_training.editing.adapter import Adapter
@@ -26,40 +24,28 @@ _SETTINGS = ("model", "data", "rank", "batch_tokens", "max_length", "learning_ra
 
 def add_edit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    parser.add_argument("--model", required=True, help="directory or hub name of the model")
+    add_run_options(parser, 8e-4)
+    parser.set_defaults(steps=2000, max_length=1280)
     parser.add_argument("--data", type=Path, required=True, help="of optimist train pairs")
     parser.add_argument("--unseen", type=Path, help="edits to measure on, of other repositories")
-    parser.add_argument("--out", type=Path, required=True, help="directory of the adapter")
     parser.add_argument("--base-name", help="the model's name in the adapter (default: --model)")
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=2000, help="0 only measures the run in --out")
-    parser.add_argument("--batch-tokens", type=int, default=2048, help="tokens per step")
-    parser.add_argument("--max-length", type=int, default=1280, help="of a sequence, in tokens")
     parser.add_argument("--whole-share", type=float, default=0.2, help="of answers, 0 to 1")
-    parser.add_argument("--learning-rate", type=float, default=8e-4)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bf16", action="store_true", help="products in bfloat16")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: PyTorch decides")
 
 
-def train_edit(options: argparse.Namespace) -> int:
-    """Runs the command; returns the exit code.
+def train_edit(options: argparse.Namespace) -> None:
+    """Runs the command.
 
     Raises:
         SetupError: An option, the model or the data cannot be used.
+        InterruptedRunError: See `run`.
     """
     # PEFT takes seconds to import, which no other kind of training has to wait for.
     from optimist_training.editing.adapter import Adapter, pack_batches
 
-    require_positive(options, "rank", "batch_tokens", "max_length")
-    if options.steps < 0 or not options.learning_rate > 0:
-        raise SetupError("--steps must not be negative, and --learning-rate must be above 0")
+    require_positive(options, "rank")
     if not 0 <= options.whole_share <= 1:
         raise SetupError("--whole-share: must be from 0 to 1")
-    if options.threads:
-        torch.set_num_threads(options.threads)
     adapter = Adapter(options.model, options.rank, options.seed, options.device)
     schedule = Schedule(
         options.steps,
@@ -78,24 +64,19 @@ def train_edit(options: argparse.Namespace) -> int:
         options.seed,
     )
     settings: dict[str, object] = {name: str(getattr(options, name)) for name in _SETTINGS}
-    try:
-        run(
-            adapter.parameters(),
-            adapter.loss,
-            pack_batches(found, options.batch_tokens),
-            schedule,
-            options.out / "training",
-            settings,
-            resume=options.resume or not options.steps,
-        )
-    except InterruptedRunError as stopped:
-        print(f"optimist train: {stopped}", file=sys.stderr)
-        return 130
+    run(
+        adapter.parameters(),
+        adapter.loss,
+        pack_batches(found, options.batch_tokens),
+        schedule,
+        options.out / "training",
+        settings,
+        resume=options.resume or not options.steps,
+    )
     if options.steps:
         adapter.save(options.out, options.base_name or options.model)
     if options.unseen is not None:
         print(json.dumps({"unseen": _measure(adapter, options)}, indent=2))
-    return 0
 
 
 def _groups(file: Path, flag: str) -> list[list[Pair]]:

@@ -98,9 +98,10 @@ def pack(
     common = _common_length(prompts)
     result = Pack()
     _extend(result, prompts[0][:common], 0, 0)
-    for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True), 1):
+    edits = zip(prompts, answers, changes, strict=True)
+    for number, (prompt, answer, changed) in enumerate(edits, 1):
         is_whole = len(answer) <= _SHORT or rng.random() < whole_share
-        taught = [(0, len(answer))] if is_whole else _pieces(changes[number - 1], answer, rng)
+        taught = [(0, len(answer))] if is_whole else _pieces(changed, answer, rng)
         size = len(prompt) - common + sum(end - start for start, end in taught)
         if len(result.token_ids) + size > max_length:
             continue

@@ -27,6 +27,8 @@ _KNOWN_AT_LEAST = 4
 """A word that is so often in the texts is spelled right."""
 _LONGEST_SNIPPET = 0.7
 """Of the file; a longer one is no snippet."""
+_MOST_TRIES = 50
+"""For each file that is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ def write_pairs(options: argparse.Namespace) -> None:
     print(json.dumps({"pairs": len(rows), "files": len(groups), "kinds": kinds}))
 
 
+def _snippet_task(before: str, after: str, path: str) -> str | None:
+    """Returns the task to apply a snippet, if one says the change and leaves enough out."""
+    snippet = snippet_of(before, after, path)
+    if snippet is None or len(snippet) > _LONGEST_SNIPPET * len(before):
+        return None
+    return apply_task(snippet, path)
+
+
 class _Maker:
     """Makes the edits of one repository; those of one file are a group."""
 
@@ -104,20 +114,17 @@ class _Maker:
             if cut is None:
                 continue
             before, after = cut
-            snippet = snippet_of(before, after, change.path)
-            if snippet is None or len(snippet) > _LONGEST_SNIPPET * len(before):
+            task = _snippet_task(before, after, change.path)
+            if task is None:
                 continue
-            task = apply_task(snippet, change.path)
             first = self._pair("snippet", change.source, change.path, before, after, task)
             yield [first, *self._named(change.source, change.path, before, self._per_file - 1)]
 
     def _of_files(self, code: list[tuple[str, str]]) -> Iterator[list[Pair]]:
-        while code:
-            path, text = self._rng.choice(code)
+        # Not every file has a place for a change.
+        for path, text in self._rng.choices(code, k=_MOST_TRIES * self._count if code else 0):
             before = self._excerpt(text)
             if before is None:
-                if self._whole:
-                    code = [one for one in code if len(one[1]) <= self._most]
                 continue
             group = self._named(f"{self._repository.name}@HEAD", path, before, self._per_file)
             if group:
@@ -164,15 +171,11 @@ class _Maker:
             if one is None:
                 continue
             self._made[kind] += 1
-            snippet = snippet_of(before, one.after, path)
-            is_snippet = (
-                snippet is not None
-                and len(snippet) <= _LONGEST_SNIPPET * len(before)
-                and self._rng.random() < 1 / 3
-            )
-            task = apply_task(snippet, path) if is_snippet and snippet else one.task
-            named = "snippet" if is_snippet else kind
-            made.append(self._pair(named, source, path, before, one.after, task))
+            task, after = one
+            snippet_task = _snippet_task(before, after, path)
+            if snippet_task is not None and self._rng.random() < 1 / 3:
+                kind, task = "snippet", snippet_task
+            made.append(self._pair(kind, source, path, before, after, task))
         return made
 
     def _pair(self, kind: str, source: str, path: str, before: str, after: str, task: str) -> Pair:
@@ -207,19 +210,18 @@ class _Maker:
             return None
         old, new = change.before.split("\n"), change.after.split("\n")
         codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-        first = next((code for code in codes if code[0] != "equal"), None)
-        if first is None:
+        changes = [code[1:] for code in codes if code[0] != "equal"]
+        if not changes:
             return None
-        start, end = first[1], first[2]
-        last_old, last_new = first[2], first[4]
+        old_start, old_end, new_start, new_end = changes[0]
+        start, end = old_start, old_end
         while start > 0 and len("\n".join(old[start - 1 : end])) < budget * 0.6:
             start -= 1
-        inside = [one for one in codes if one[0] != "equal" and one[1] >= end]
-        limit = inside[0][1] if inside else len(old)
+        limit = changes[1][0] if len(changes) > 1 else len(old)
         while end < limit and len("\n".join(old[start : end + 1])) < budget:
             end += 1
         before = old[start:end]
-        after = [*old[start : first[1]], *new[first[3] : last_new], *old[last_old:end]]
+        after = [*old[start:old_start], *new[new_start:new_end], *old[old_end:end]]
         if max(len("\n".join(before)), len("\n".join(after))) > 1.5 * budget + 200:
             return None
         return "\n".join(before).rstrip("\n") + "\n", "\n".join(after).rstrip("\n") + "\n"
